@@ -86,8 +86,8 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
         "imaginary parts as columns of their own.",
         "got 1D array instead": "Expected 2D array, got 1D array instead. Reshape your data: one "
         "row is X.reshape(1, -1), one column X.reshape(-1, 1).",
-        "Found array with dim 3": f"Found array with dim 3, while {name} takes one table: of a "
-        "list of tables pass pd.concat(tables) or np.vstack(tables).",
+        "Found array with dim 3": f"Found array with dim 3, and {name} takes one table: join a "
+        "list of tables by pd.concat(tables) or np.vstack(tables).",
         "Expected unique column names": f"{name} needs distinct column names: rename columns of X.",
         "contains infinity": f"Input contains infinity, or a number beyond its dtype, and {name} "
         "takes finite numbers: clip it to public bounds first, with np.clip.",
@@ -108,7 +108,7 @@ def _refuse_form(name, data):
     """Refuse what an array would not show any more: files, dates, masks, places out of range."""
     refuse_files(name, data)
     if isinstance(data, tuple) and sp.issparse(getattr(data, "matrix", None)):
-        raise TypeError(f"{name} takes a matrix alone: pass the attribute 'matrix' of X.")
+        raise TypeError(f"{name} needs a matrix: pass its attribute 'matrix' alone.")
     if (dates := columns_of(data, "Mm")) is not None or holds_times(data):
         raise ValueError(f"{name} needs numbers, and found dates or times{dates or ''}: {_DATES}.")
     if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):

@@ -111,7 +111,7 @@ class ReleaseTasks:
 
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
-_ABSURD_EPSILON, _ABSURD_DELTA = 1e4, 0.01  # whatever the number of units is
+_ABSURD_EPSILON, _ABSURD_DELTA = 1e4, 0.001  # whatever the number of units is
 _NARROW = 256  # columns
 
 
@@ -312,11 +312,8 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         elif spent.delta >= _ABSURD_DELTA:
             self._warn_of_delta(1 / _ABSURD_DELTA)
         elif seeded:
-            message = (
-                f"{name} is not private: anyone who knows 'random_state' can subtract the noise. "
-                "Use random_state=None."
-            )
-            warn_caller(message, PrivacyWarning)
+            said = f"{name} is not private: anyone who knows 'random_state' can subtract the noise."
+            warn_caller(f"{said} Use random_state=None.", PrivacyWarning)
 
     def _warn_of_search(self, epsilon):
         """Warn once that a search over epsilon adds up; it is recognised by its clones alone."""
@@ -347,7 +344,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         self.privacy_spent_ = routes.receipt(session)
         self.releases_ = session.ledger
         if session.observer.rows_needed:  # said once, however many searches there were
-            warn_unseen(self, "the rows", session.observer.rows_needed, "'clip_norm'")
+            warn_unseen(self, f"the {units_of(self)}", session.observer.rows_needed, "'clip_norm'")
             session.observer.rows_needed = 0
         session.observer.close()
         routes.settle(session)
@@ -434,6 +431,11 @@ class FitsElsewhereMixin:
 _SHOWN = 10  # column numbers in a warning
 
 
+def units_of(estimator, rows="rows"):
+    """Return the word for what a fit needs more of."""
+    return "groups" if getattr(estimator, "privacy_unit", "row") == "group" else rows
+
+
 def warn_unseen(estimator, of, needed, remedy):
     """Say that a scale was not found; `remedy` is the public parameter that takes its place."""
     warn_caller(
@@ -479,8 +481,8 @@ def warn_undetected_columns(
         return
     warn_caller(
         f"{type(estimator).__name__} could not find the scale of "
-        f"{listed(estimator, undetected, of)}, {outcome}. This needs about {needed} values that "
-        f"differ from the most frequent one. Give public {remedy}.",
+        f"{listed(estimator, undetected, of)}, {outcome}. This needs {needed} to {2 * needed} "
+        f"values that differ from the most frequent one. Give public {remedy}.",
         category,
     )
 
@@ -500,7 +502,8 @@ def warn_unresolved_scales(estimator, columns, moments):
         return
     warn_caller(
         f"{type(estimator).__name__} released a scale of {listed(estimator, unresolved)} that may "
-        "be noise, and far too large. Use more rows, a larger 'epsilon', or close public 'bounds'.",
+        f"be noise, and far too large. Use more {units_of(estimator)}, a larger 'epsilon', or "
+        "close public 'bounds'.",
         PartialSignalWarning,
     )
 

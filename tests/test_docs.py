@@ -136,7 +136,7 @@ def headings(page):
 
 # What is elsewhere is included; the page of benchmarks is made by a program.
 TASKS = [p for p in sorted((ROOT / "docs").glob("*.md")) if p.stem != "benchmarks"]
-PLAIN = [*TASKS, *GUIDE, *HOW_IT_WORKS]
+PLAIN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *TASKS, *GUIDE, *HOW_IT_WORKS]
 
 
 @pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.stem)
@@ -168,7 +168,7 @@ UNPLAIN = re.compile(
 )
 
 
-@pytest.mark.parametrize("page", PLAIN, ids=lambda page: f"{page.parent.name}/{page.stem}")
+@pytest.mark.parametrize("page", PLAIN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_sentences_are_short_and_words_plain(page):
     long = [s for s in sentences(page) if len(re.findall(r"[^\W_]\S*", s)) > LONGEST]
     assert long == []

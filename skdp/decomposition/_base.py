@@ -19,7 +19,7 @@ from skdp._inputs import advised, checked, feature_names, mapped
 from skdp._limits import CLEAR, GRAM_FEATURES, NEGLIGIBLE
 from skdp._validation import FLOATS, check_option, column_bounds
 from skdp.answer import NOTHING, Answer
-from skdp.base import FitsElsewhereMixin, check_given, clip_norm_of
+from skdp.base import FitsElsewhereMixin, check_given, clip_norm_of, units_of
 from skdp.data.products import in_dtype, row_products, saturated
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.sums import Neighbours
@@ -207,7 +207,7 @@ def warn_of_verdict(estimator, found, asked, kept, chance=0.0, positive=0):
         return True
     if not found:
         said = f"{name} learnt nothing from the data: no component exceeds the noise level. Use "
-        said += "more rows or a larger 'epsilon'; plan() estimates how many rows."
+        said += f"more {units_of(estimator)} or a larger 'epsilon'; plan() estimates how many."
         warn_caller(said + check_given(estimator), NoSignalWarning)
     else:
         said = f"{name} could use only {found} of {asked} components: the others do not "

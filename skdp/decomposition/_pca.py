@@ -158,8 +158,8 @@ class DPPCA(
         Probability that the bound fails; well below one over the number of rows.
     clip_norm : float or "auto", default="auto"
         Largest norm of a row, after a public `center` is subtracted. About a tenth of the budget
-        finds about the median norm, about 0 and perhaps about the released mean. A number is an
-        upper bound; with "auto" a warning says if no norm was found.
+        finds about the median norm, measured from 0 and perhaps from the released mean. A number is
+        an upper bound; with "auto" a warning says if no norm was found.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" it is public.
     privacy_unit : {"row", "group"}, default="row"

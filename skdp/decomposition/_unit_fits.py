@@ -46,7 +46,7 @@ def interaction_route(estimator, shape, degree=None):
     if len(flips) == 2:
         return "auto", "auto: the released mean degree decides"
     if flips == {True}:
-        return "one_shot", f"one_shot: it shows more, at {degree or 'any'} ones in a row"
+        return "one_shot", f"one_shot: less noise, at {degree or 'any'} items of a user"
     return _moment_route(estimator, estimator._checked_session(), shape, degree or 1)[:2]
 
 
@@ -75,7 +75,7 @@ def _moment_route(estimator, session, shape, floor):
     signal = m / noise if noise else math.inf
     columns = spectral.moment_columns(signal, n, estimator.n_components)
     some = f"{columns} columns{' or all' * (columns < n)}"
-    return "screened", f"screened: of {some}, at a degree floor of {floor}", noise, columns
+    return "screened", f"screened: products of {some}, at {floor} items of a user", noise, columns
 
 
 def _item_noise(estimator, session, n, floor):

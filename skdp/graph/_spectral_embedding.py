@@ -48,8 +48,9 @@ def warn_no_signal(estimator, session, attributes, n):
         return
     warn_caller(
         f"{type(estimator).__name__} learnt nothing from the graph: no eigenvalue exceeds both the "
-        f"noise, about {edge:.3g} in the units of 'eigenvalues_', and what random links give. So "
-        "embedding_ shows degrees at most. Use a larger 'epsilon', which lowers the noise.",
+        f"noise, about {edge:.3g} in the units of 'eigenvalues_', and what random links give. "
+        "embedding_ shows degrees at most. Use a larger 'epsilon'. Only the upper triangle of X is "
+        "read: if X is not symmetric, pass X + X.T.",
         NoSignalWarning,
     )
 
@@ -134,7 +135,8 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         most `unit_bound`. "mixed": the norm of the rows' sums of absolute changes is at most
         `unit_bound`, so all edges of a node may change a little.
     affinity : {"precomputed"}, default="precomputed"
-        X is the adjacency matrix. Its upper triangle is read; loops are dropped.
+        X is the symmetric adjacency matrix. Only its upper triangle is read, without a check; loops
+        are dropped.
     normalization : {"degree", "laplacian", "none"}, default="degree"
         "degree" divides rows and columns by the root of their known noise, and removes the
         direction of the released degrees, except for what it says of groups. Where nothing else
@@ -149,7 +151,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         1/(1 + e^epsilon), with pure differential privacy for any `n_components`. It is rejected if
         it would flip more than 2e7 pairs. "auto" takes the lower detection limit, from public
         numbers and, where it matters, from the released mean of the weights and their distance from
-        the bounds. In a PrivacyLedger it takes weights for 0 or `high`.
+        the bounds. In a PrivacyLedger it assumes that each weight is 0 or `high`.
     unit_bound : (low, high), float or None, default=None
         The bound of the unit. "edge": weights are clipped to (low, high), which must contain 0;
         None is (0, 1). "one_shot" needs (0, high), and rounds a weight w to `high` with probability
@@ -161,8 +163,8 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
     Attributes
     ----------
     embedding_ : ndarray of shape (n_nodes, n_components)
-        Released embedding of the nodes. With "degree", columns are the shorter the less of them
-        stands above the noise.
+        Released embedding of the nodes. With "degree", a column has a smaller norm if less of it
+        exceeds the noise.
     eigenvalues_ : ndarray of shape (n_components,)
         Released eigenvalues, signed, by decreasing magnitude; those of the scaled graph unless
         normalization="none". With "one_shot" they are debiased, and 0 below the noise level. A

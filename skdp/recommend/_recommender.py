@@ -178,7 +178,8 @@ class DPRecommender(
         Budget of one call of `fit`; inf adds no noise.
     delta : float, default=1e-6
         Budget of one call of `fit`. 0 is available for "one_shot" (interactions) and "popularity",
-        and if "auto" takes them. Counts of users with up to about nine items are better with 0.
+        and if "auto" takes them. If users have at most about nine items, counts have less noise
+        with 0.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         Rows: one is added or removed (the number of users is private), or replaced. Interactions:
         one is added or removed, or moved to another item of the same user.
@@ -284,8 +285,9 @@ class DPRecommender(
         Parameters
         ----------
         R : {array-like, sparse matrix} of shape (n_users, n_items), or blocks
-            Positive entries are interactions. Blocks are those of `DPPCA`; for interactions they
-            are put together in memory, as a sparse matrix.
+            One column for each item; positive entries are interactions. `interactions_from_pairs`
+            makes this matrix from a table of pairs. Blocks are those of `DPPCA`; for interactions
+            they are put together in memory, as a sparse matrix.
         y : Ignored
             Not used.
 
@@ -297,11 +299,10 @@ class DPRecommender(
         self._check_parameters()
         self._checked_session(pure=self.delta == 0)  # the budget is checked before the data
         names = [str(name) for name in getattr(R, "columns", ())]
-        if len(names) < 5 and any("user" in name.lower() for name in names):
-            raise ValueError(
-                f"DPRecommender takes a matrix of users x items, and R has the columns {names}: "
-                "use interactions_from_pairs(users, items, items=catalogue).matrix."
-            )
+        if 0 < len(names) < 5:  # a table of pairs, whatever its columns are called
+            said = f"DPRecommender takes one column for each item, and R has the columns {names}"
+            said += ": use interactions_from_pairs(users, items, items=catalogue).matrix."
+            raise ValueError(said)
         options = {"accept_sparse": "csr"}
         if self._whole:
             R = check_rows(self, R, **options)
@@ -356,10 +357,12 @@ class DPRecommender(
     def _warn_of_no_factors(self, session, found):
         if found.rank or self.algorithm == "popularity" or session.budget.exact:
             return
+        n = self.n_features_in_
+        few = f" R has {n} columns, and each must be one item." * (n < 5)  # perhaps pairs
         warn_caller(
             "DPRecommender could use popularity alone: no latent factor exceeds the noise level. "
             "All users get the most popular items that they do not have. Use more users, a larger "
-            "'epsilon' with a 'delta' above 0, or algorithm='popularity' if that is enough.",
+            "'epsilon' with a 'delta' above 0, or algorithm='popularity' if that is enough." + few,
             PartialSignalWarning,
         )
 

@@ -376,7 +376,7 @@ class Releases:
             median = base.clip_norm_of(self.estimator, *search_arguments)
             if not learnt and median > 2 * given and hasattr(self.estimator, "target_bounds"):
                 said = f"{type(self.estimator).__name__} gives most records a small weight: rows"
-                said += f" are about {median:.2g} long, clip_norm is {given:g}. Use 'auto'."
+                said += f" have norms of about {median:.2g}, clip_norm is {given:g}. Use 'auto'."
                 warn_caller(said, PartialSignalWarning)
             found = self.wider * median
             given = found if learnt or found < _SEARCH_ERROR * given else given
@@ -536,21 +536,19 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
 
     def _warn_lost_signal(self, solution):
         """Say that a regression is noise alone, or may have lost much: from released numbers."""
-        seen, lost = solution.seen, float(np.mean(solution.lost))
+        seen, lost, classes = solution.seen, float(np.mean(solution.lost)), hasattr(self, "classes")
         if seen.all() and lost <= _LOST_VARIANCE:
             return
-        of = base.listed(self, ~seen, "targets")
-        said = f"may have learnt nothing about {of}: noise and chance could explain the releases"
-        if seen.all():
-            said = (
-                f"may miss up to {min(lost, 1.0):.0%} of the variance that a linear model explains"
-            )
+        said = f"may miss up to {min(lost, 1.0):.0%} of the variance that a linear model explains"
+        if not seen.all():
+            of = base.listed(self, ~seen, "classes" if classes and len(seen) > 1 else "targets")
+            said = f"may have learnt nothing about {of}: noise and chance could explain the result"
         check = base.check_given(self)
         if getattr(self, "classes", None) is not None:
             check += " Labels outside 'classes' do not count: check their spelling."
         warn_caller(
-            f"{type(self).__name__} {said}. Use more records, a larger 'epsilon' or fewer columns; "
-            f"plan() estimates how many records.{check}",
+            f"{type(self).__name__} {said}. Use more {base.units_of(self, 'records')}, a larger "
+            f"'epsilon' or fewer columns; plan() estimates how many are needed.{check}",
             PartialSignalWarning if seen.any() else NoSignalWarning,
         )
 

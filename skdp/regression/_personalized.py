@@ -198,7 +198,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         mean.
     global_model_found_ : bool
         Whether the model of all users exceeds its noise. If not, users without a model of their own
-        get about the mean, and the models of the others start there.
+        get about the middle of the range, and models of the others start there.
     head_rule_ : HeadRule or None
         The selected rule; None if each user takes a mean of several.
     head_rule_scores_ : Choice

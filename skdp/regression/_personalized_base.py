@@ -178,8 +178,8 @@ class PublicationMixin(FitsElsewhereMixin):
         if self.target_scale_found_ and not self.global_model_found_:
             warn_caller(
                 f"{type(self).__name__} could use no model common to all users: the public copy "
-                "predicts about the mean, or how frequent classes are, until adapt() fits models. "
-                "Use more users, a larger 'epsilon' or fewer columns.",
+                "predicts about the middle of the targets' range, or the class frequencies, until "
+                "adapt() fits models. Use more users, a larger 'epsilon' or fewer columns.",
                 PartialSignalWarning,
             )
         return self._copy()
@@ -271,7 +271,7 @@ def warn_of_verdict(estimator, base, helped):
     if estimator.epsilon == math.inf or (model_found and not one_class):
         return
     remedy = "more users, a larger 'epsilon'"
-    level = "the class frequencies" if unit is None else "the mean of the targets"
+    level = "the class frequencies" if unit is None else "the middle of the targets' range"
     if unit is not None and not unit.found:
         said = f"{name} could not find the range of the targets: public_copy() predicts a guess, "
         said += "and the model of a user starts from that user's own mean. This needs about "

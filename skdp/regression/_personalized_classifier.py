@@ -97,7 +97,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         Always True: labels have no scale.
     global_model_found_ : bool
         Whether the model of all users exceeds its noise. If not, users without a model of their own
-        get about the mean, and the models of the others start there.
+        get about the class frequencies, and models of the others start there.
     head_rule_ : HeadRule or None
         The selected rule; None if each user takes a mean of several.
     head_rule_scores_ : Choice

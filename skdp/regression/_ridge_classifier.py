@@ -50,7 +50,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
     (or replacing, see `adjacency`) one row of X together with its label, or all rows of one person
     (see `privacy_unit`), whatever the data are: a label becomes a unit vector, rows longer than
-    `clip_norm` are shortened, and their products with labels, and then their second moments, are
+    `clip_norm` are scaled down, and their products with labels, and then their second moments, are
     released once, with noise. Sparse rows, or more than 1500 columns, are treated as in `DPRidge`.
     Not covered: ``predict`` and ``score`` on private rows.
 
@@ -64,7 +64,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of records.
     clip_norm : float or "auto", default="auto"
-        A longer row is shortened to it. "auto" spends 20% of the budget on a private centre and
+        A longer row is scaled down to it. "auto" spends 20% of the budget on a private centre and
         scale of each column (at most 1500); shifts and units then do not matter, and `alpha`
         belongs to scaled columns. A column whose scale was not found takes the likeliest one.
         Sparse rows of many columns are not centred: only columns with clearly other scales are

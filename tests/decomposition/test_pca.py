@@ -84,6 +84,8 @@ def test_a_scale_that_does_not_show_is_said(n):
     with pytest.warns(UtilityWarning, match=r"scale of the rows: this needs about \d+"):
         pca = DPPCA(2, epsilon=0.3).fit(rows)
     assert pca.clip_norm_ < 1e11
+    with pytest.warns(UtilityWarning, match="scale of the groups: this needs"):
+        DPPCA(2, epsilon=0.3, privacy_unit="group").fit(rows, groups=np.arange(n) // 2)
 
 
 def test_auto_components_count_what_rises_above_the_noise(rng):

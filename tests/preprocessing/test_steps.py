@@ -1,6 +1,7 @@
 """RowClipper, PublicScaler and DPStandardScaler."""
 
 import math
+import re
 
 import numpy as np
 import pandas as pd
@@ -271,6 +272,10 @@ def test_scales_that_are_seen_need_no_word(shift):
     rows = shift + np.random.default_rng(0).standard_normal((4000, 4)) * [1.0, 2.0, 3.0, 4.0]
     for _ in range(4):
         DPStandardScaler(epsilon=1.0).fit(rows)
+    said = messages_of(DPStandardScaler().fit, rows[:60])[0]
+    enough = rows[: int(re.search(r"needs \d+ to (\d+) values", said)[1])]
+    again = [messages_of(DPStandardScaler().fit, enough) for _ in range(5)]
+    assert sum("could not find" in " ".join(each) for each in again) < 3
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")

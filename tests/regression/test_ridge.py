@@ -448,6 +448,8 @@ def test_what_rows_tell_nothing_of_is_said(wide, epsilon, rng):
         with seeded_entropy(seed), pytest.warns(NoSignalWarning, match="learnt nothing about"):
             model.fit(X, y)
     assert np.mean(classifier.predict(X) == y) >= np.mean(~y) - 0.02
+    with pytest.warns(NoSignalWarning, match="learnt nothing about .* 3 classes"):
+        classifier.set_params(classes=[0, 1, 2]).fit(X, rng.integers(0, 3, y.size))
     with pytest.warns(NoSignalWarning, match="is one released centre"):
         blind = DPRidge(epsilon=0.1).fit(X, 0.0 * y)
     assert blind.privacy_spent_.epsilon == 0.1  # what is spent does not tell of it

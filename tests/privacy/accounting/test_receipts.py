@@ -50,28 +50,18 @@ COUNTED = [
     (skdp.DPRidge(**ROWS, target_bounds=(-1, 1)), (X, X[:, 0]), "1/400: .* random row"),
     (skdp.DPPCA(1, **BOUNDS), (X, None, PERSONS), "1/20: .* random group"),
     (skdp.DPRidge(**BOUNDS, target_bounds=(-1, 1)), (X, X[:, 0], PERSONS), "1/20: .* random group"),
-    (
-        DPStandardScaler(privacy_unit="group", adjacency="replace", bounds=(-1, 1)),
-        (X, None, PERSONS), "1/20: .* random group",
-    ),
-    (
-        skdp.DPPersonalizedRegressor(1, adjacency="replace"),
-        (X, X[:, 0], PERSONS), "1/20: .* random group",
-    ),
+    (DPStandardScaler(privacy_unit="group", adjacency="replace", bounds=(-1, 1)),
+     (X, None, PERSONS), "1/20: .* random group"),
+    (skdp.DPPersonalizedRegressor(1, adjacency="replace"),
+     (X, X[:, 0], PERSONS), "1/20: .* random group"),
     (skdp.DPTraceRegressor(1, privacy_unit="label"), (X, X[:, 0]), "1/400: .* random label"),
-    (
-        skdp.DPTruncatedSVD(1, privacy_unit="interaction", algorithm="gram"),
-        (_graph(),), "1/40: .* random cell",
-    ),
+    (skdp.DPTruncatedSVD(1, privacy_unit="interaction", algorithm="gram"),
+     (_graph(),), "1/40: .* random cell"),
     (skdp.DPSpectralEmbedding(1, algorithm="power"), (_graph(),), "1/40: .* random pair of nodes"),
-    (
-        skdp.DPLowRankFactorizer(1, privacy_unit="entry", method="two_sketch"),
-        (X,), "1/400: .* random cell",
-    ),
-    (
-        skdp.DPLowRankFactorizer(1, privacy_unit="row", adjacency="replace"),
-        (X,), "1/400: .* random row",
-    ),
+    (skdp.DPLowRankFactorizer(1, privacy_unit="entry", method="two_sketch"),
+     (X,), "1/400: .* random cell"),
+    (skdp.DPLowRankFactorizer(1, privacy_unit="row", adjacency="replace"),
+     (X,), "1/400: .* random row"),
     (DPRecommender(1, adjacency="replace"), (_graph(),), "1/40: .* random row"),
     (skdp.DPScoreDensity(axes=np.eye(3)[:2], adjacency="replace"), (X,), "1/400: .* random row"),
 ]  # fmt: skip
@@ -91,21 +81,21 @@ def test_fits_warn_where_the_number_of_units_is_public(estimator, data, said):
 
 
 def test_nothing_is_said_of_private_numbers_and_of_a_delta_that_is_not_spent():
-    graph, spent = _graph(), []
+    graph, spent, rows = _graph(), [], np.tile(X, (5, 1))
     for estimator, data in [
-        (skdp.DPPCA(1, delta=0.006, **BOUNDS | {"adjacency": "add_remove"}), (X, None, PERSONS)),
+        (skdp.DPPCA(1, delta=9e-4, clip_norm=4.0), (rows,)),
         (
             skdp.DPTruncatedSVD(1, delta=0.06, privacy_unit="interaction", algorithm="one_shot"),
             (graph,),
         ),
-        (skdp.DPLowRankFactorizer(1, delta=0.006, privacy_unit="frobenius"), (X,)),
+        (skdp.DPLowRankFactorizer(1, delta=9e-4, privacy_unit="frobenius"), (rows,)),
         (skdp.DPLowRankFactorizer(1, delta=0.06, privacy_unit="entry"), (X,)),
     ]:
         assert not any("at least 1/" in text for text in messages_of(estimator.fit, *data))
         spent.append(estimator.privacy_spent_.delta)
-    assert spent == [0.006, 0.0, 0.006, 0.0]
-    with pytest.warns(PrivacyWarning, match="1/100: .* random row"):
-        skdp.DPPCA(1, delta=0.5, clip_norm=1.0).fit(X)
+    assert spent == [9e-4, 0.0, 9e-4, 0.0]
+    with pytest.warns(PrivacyWarning, match="1/1000: of 1000 or more, .* random row"):
+        skdp.DPPCA(1, delta=0.001, clip_norm=4.0).fit(rows)
 
 
 def test_a_receipt_in_print_says_what_it_is_of():
