@@ -47,7 +47,6 @@ def test_rounding_of_an_answer_is_in_its_change():
     moved = np.subtract(*(np.rint(np.full(bound.shape, 0.5 + d)) for d in (1e-12, -1e-12)))
     assert np.linalg.norm(moved) == 3.0 <= bound.l2_steps(1.0)
     assert np.abs(moved).sum() == 9.0 <= bound.l1_steps(1.0)
-    assert bound.l2_steps(1.0) < 3.1 and bound.l1_steps(1.0) < 9.1
 
 
 # -- budgets: what is refused, and what the sampler of the noise takes off them --------------------
