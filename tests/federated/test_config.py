@@ -20,13 +20,7 @@ def test_without_colluders_a_client_sees_through_its_own_noise(n_clients, n_drop
 
 
 def test_auto_follows_the_rules_against_a_lying_server():
-    for n, colluders, dropouts in [
-        (10, 1, 3),
-        (60, 9, 40),
-        (100, 1, 0),
-        (100, 5, 20),
-        (1000, 30, 50),
-    ]:
+    for n, colluders, dropouts in [(60, 9, 40), (100, 1, 0), (100, 5, 20), (1000, 30, 50)]:
         config = AggregationConfig(n, colluders, dropouts)
         k, t = config.degree, config.shares_needed
         assert k == n - 1 or (k % 2 == 0 and k >= 20)
