@@ -48,6 +48,12 @@ def personal(make_model, rows):
     )
 
 
+def device(rows):
+    """All rows are those of one user, whom another one replaces."""
+    model = DPPersonalizedRegressor(1, adjacency="replace")
+    return federated.PersonalizedClient(model, rows, rows[:, 0], CONFIG)
+
+
 def more_rows(*numbers):
     """Neighbours in a row, or in all rows of one user."""
     return [(X, np.vstack([X, mixed_sizes(first + n, D)[first:]])) for first, n in numbers]
@@ -57,50 +63,48 @@ def other_rows():
     return [(np.vstack([X, row]), np.vstack([X, MIXED[:1]])) for row in MIXED[1::2]]
 
 
-def entries(*values, symmetric=False):
+def entries(*values, symmetric=False, before=0.0):
     pairs = []
     for base in (X[:D], MIXED):
         base = np.triu(base) + np.triu(base).T if symmetric else base
         for value in values:
             pair = np.array(base), np.array(base)
-            for matrix, entry in zip(pair, (0.0, value), strict=True):
+            for matrix, entry in zip(pair, (before, value), strict=True):
                 matrix[1, 2] = entry
                 matrix[2, 1] = entry if symmetric else matrix[2, 1]
             pairs.append(pair)
     return pairs
 
 
+def of(unit, **options):
+    return partial(federated.PowerMethodClient, config=CONFIG, privacy_unit=unit, **options)
+
+
 SIZES = (1e-154, 1e154, 5e-324, 1.7e308)
 ROWS = more_rows(*((first, 1) for first in (0, 3, 7)))
 USER = more_rows((0, 3), (3, 6), (5, 1))
 CLIENTS = {  # name -> (rows -> client, neighbours)
-    "rows": (federated.PowerMethodClient, ROWS),
-    "other rows": (partial(federated.PowerMethodClient, adjacency="replace"), other_rows()),
-    "interactions": (
-        partial(federated.PowerMethodClient, privacy_unit="interaction"), entries(1.0, *SIZES[1:3]),
+    "rows": (of("row"), ROWS), "other rows": (of("row", adjacency="replace"), other_rows()),
+    "interactions": (of("interaction"), entries(1.0, *SIZES[1:3])),
+    "other interactions": (
+        of("interaction", adjacency="replace"), [(np.eye(2, D)[[0]], np.eye(2, D)[[1]])],
     ),
-    "entries": (partial(federated.PowerMethodClient, privacy_unit="entry"), entries(*SIZES)),
-    "edges": (
-        partial(federated.PowerMethodClient, privacy_unit="edge"), entries(*SIZES, symmetric=True),
+    "entries": (of("entry"), entries(*SIZES)),
+    "other entries": (
+        of("entry", adjacency="replace", unit_bound=(-1.0, 1.0)), entries(1.0, before=-1.0),
     ),
-    "changes": (
-        partial(federated.PowerMethodClient, privacy_unit="entry_change"), entries(1.0, 5e-324),
-    ),
-    "changed edges": (
-        partial(federated.PowerMethodClient, privacy_unit="edge_change"),
-        entries(1.0, 5e-324, symmetric=True),
-    ),
-    "histories": (federated.RecommenderClient, ROWS),
+    "edges": (of("edge"), entries(*SIZES, symmetric=True)),
+    "changes": (of("entry_change"), entries(1.0, 5e-324)),
+    "larger changes": (of("entry_change", unit_bound=3.0), entries(3.0)),
+    "changed edges": (of("edge_change"), entries(1.0, 5e-324, symmetric=True)),
+    "histories": (partial(federated.RecommenderClient, config=CONFIG), ROWS),
     "rated histories": (
-        partial(federated.RecommenderClient, value_cap=2.0, adjacency="replace"), other_rows(),
+        partial(federated.RecommenderClient, config=CONFIG, value_cap=2.0, adjacency="replace"),
+        other_rows(),
     ),
     "first fit": (partial(personal, partial(DPPersonalizedRegressor, 1)), USER),
+    "device": (device, [(X, -X[:5])]),
 }  # fmt: skip
-
-
-def client_of(name, rows):
-    make, _ = CLIENTS[name]
-    return make(rows) if name == "first fit" else make(rows, CONFIG)
 
 
 def calls_of(client):
@@ -130,18 +134,19 @@ def bounded_of(client, calls):
 @pytest.mark.parametrize("name", CLIENTS)
 def test_answers_follow_no_sizes_of_entries(name):
     """No error and no warning; one unit moves the integers as far as is paid for; alike replies."""
-    client = client_of(name, CLIENTS[name][1][0][0])
+    client_of, pairs = CLIENTS[name]
+    client = client_of(pairs[0][0])
     requests = calls_of(client)
     methods = {call.method for calls in requests for call in calls}
-    public = {"count"} if client._facts.adjacency == "replace" else set()
+    public = {"count", "targets"} if client._facts.adjacency == "replace" else set()
     assert methods >= set(client._signatures[type(client._query)]) - public
     for calls in requests:
         bound, request = bounded_of(client, calls).bound, request_of(client, *calls)
         step, replies = Request.decode(request).step, {}
-        for pair in CLIENTS[name][1]:
+        for pair in pairs:
             exact = []
             for rows in pair:
-                one = client_of(name, rows)
+                one = client_of(rows)
                 with warnings.catch_warnings(action="error"):
                     exact.append(bounded_of(one, calls).answer(step))
                 with noise_of(0):

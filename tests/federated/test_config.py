@@ -19,17 +19,14 @@ def test_without_colluders_a_client_sees_through_its_own_noise(n_clients, n_drop
     assert config.against_clients > 1
 
 
-def test_with_a_place_for_a_curious_client_the_receipt_holds():
-    assert AggregationConfig(4, n_colluders=1).against_clients == 1.0
-
-
 def test_auto_follows_the_rules_against_a_lying_server():
-    for n, colluders, dropouts in [(10, 1, 3), (100, 1, 0), (100, 5, 20), (1000, 30, 50)]:
+    for n, colluders, dropouts in [(60, 9, 40), (100, 1, 0), (100, 5, 20), (1000, 30, 50)]:
         config = AggregationConfig(n, colluders, dropouts)
         k, t = config.degree, config.shares_needed
         assert k == n - 1 or (k % 2 == 0 and k >= 20)
         assert k >= min(n - 1, colluders + 2 * dropouts + 1) and t == k - dropouts
         assert 2 * t > k + colluders or k == n - 1
+        assert config.against_clients == 1.0  # a curious client has its place
 
 
 @pytest.mark.parametrize(("counts", "message"), [
@@ -40,12 +37,6 @@ def test_auto_follows_the_rules_against_a_lying_server():
 def test_configurations_that_are_refused(counts, message):
     with pytest.raises(ValueError, match=message):
         AggregationConfig(*counts)
-
-
-@pytest.mark.filterwarnings("ignore:n_colluders=0:skdp.exceptions.PrivacyWarning")
-def test_extreme_configurations_are_accepted():
-    assert AggregationConfig(60, 9, 40).degree == 59
-    assert AggregationConfig(2, 0).shares_needed == 1
 
 
 def test_errors_travel_between_processes():

@@ -316,7 +316,7 @@ WORDS = 1  # the first request is a search of a clip level
 @pytest.mark.parametrize("then", ["a sum", "outside", "closed", "smaller share", "larger step"])
 def test_no_release_is_answered_twice(first, then):
     """Nobody but a server knows what became of the first answer."""
-    request = a_request()
+    request = changed(a_request(), serial=3)  # of a client that missed some
     asked = {
         "outside": request,
         "a sum": Question(request, COUNTS, WORDS),

@@ -68,7 +68,7 @@ def test_the_fit_over_clients_is_the_central_one_with_more_noise(split, adjacenc
 MOMENT = np.arange(3), 1.0, np.zeros(3)
 LIES = {  # of an honest question: place -> values that do not fit
     0: (np.array([0, 1, 1]), np.array([0, 1, 6])), 1: (-1.0,),
-    2: (np.zeros(4), np.ones(3), np.full(3, math.nan)),
+    2: (np.zeros(4), np.ones(3), np.array([0, math.nan, 0])),
 }  # fmt: skip
 
 

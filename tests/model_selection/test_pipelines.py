@@ -419,6 +419,9 @@ def test_what_a_fitted_object_holds_is_said_by_one_attribute():
     model.fit(X, y)
     assert "model for each user" in model.private_state
     assert kinds(model) == [("DPPersonalizedRegressor", "holds private")]
+    search = DPGridSearchCV(DPPersonalizedRegressor(1), {}, SCORER)
+    search.best_estimator_ = model
+    assert search.private_state == model.private_state
     assert "PRIVATE STATE" in str(model.privacy_report()) and "public_copy()" in str(
         model.privacy_report()
     )

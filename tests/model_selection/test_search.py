@@ -100,7 +100,7 @@ def test_runs_stay_inside_the_plan(search):
 
 def test_random_stopping_has_no_mu_and_the_model_carries_the_receipt_of_the_search():
     search = clone(STOPPED).fit(X)
-    assert search.privacy_spent_.mu is None
+    assert search.privacy_spent_.mu is search.privacy_spent_.rho is None
     assert search.privacy_spent_.losses == (Loss("pure", 1.0), Loss("delta", 1e-6))
     assert search.best_estimator_.privacy_spent_ == search.privacy_spent_
     assert search.best_estimator_.epsilon < 0.7  # what a later fit of it would spend
@@ -111,6 +111,13 @@ def test_random_stopping_has_no_mu_and_the_model_carries_the_receipt_of_the_sear
     assert search.privacy_spent_.sampler_tv_distance == 2 * 3 * SAMPLER_DISTANCE
     assert all(step.privacy_spent_ == search.privacy_spent_ for _, step in
                search.best_estimator_.steps)  # fmt: skip
+
+
+@pytest.mark.parametrize("state", [0, np.random.default_rng(0), np.random.RandomState(0)])
+def test_a_search_with_a_seed_says_so(state):
+    search = pca_search(random_state=state)
+    messages_of(search.fit, X[:50])
+    assert search.privacy_spent_.seeded and search.best_estimator_.privacy_spent_.seeded
 
 
 @pytest.mark.thorough

@@ -457,8 +457,10 @@ def test_both_forms_of_users_are_the_same_fit():
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_rows_without_users():
+    public = DPPersonalizedRegressor(target_bounds=(-9, 9), adjacency="replace")
     with pytest.warns(PrivacyUnitWarning, match="without users"):
-        model = DPPersonalizedRegressor(target_bounds=(-9, 9)).fit(SMALL.X, SMALL.y)
+        model = public.fit(SMALL.X, SMALL.y)
+    assert model.n_groups_ == len(SMALL.X)
     assert model.privacy_spent_.unit == "row" and model._private is None
     assert quiet(model.fit, *SMALL.all).privacy_spent_.unit == "group"
     assert model.privacy_unit == clone(model).privacy_unit == "group"

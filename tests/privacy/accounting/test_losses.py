@@ -352,6 +352,8 @@ def test_events_of_the_ends():
     dpa = pytest.importorskip("dp_accounting")
     assert to_dp_event([("gaussian", 0.0), ("pure", 0.0)]) == dpa.ComposedDpEvent([])
     assert to_dp_event([("range", math.inf)]) == dpa.ComposedDpEvent([dpa.NonPrivateDpEvent()])
+    event = dpa.dp_event.DiscreteLaplaceDpEvent(0.5, 1)  # as randomised response
+    assert to_dp_event([("pure", 0.5)]) == dpa.ComposedDpEvent([event])
     assert to_dp_event([("gaussian", 0.25)]) == dpa.ComposedDpEvent([dpa.GaussianDpEvent(4.0)])
 
 

@@ -46,6 +46,10 @@ def test_known_inflation_of_the_noise():
         assert 1.0 < mu_from_epsilon_delta(1.0, 1e-6) / float(mixture) < most
     for mu in (0.5, 4.0, 20.0):  # a change may also have one length, whatever the sketch
         assert SketchMixture(((mu, (1,)),)).delta(1.0) >= delta_from_mu_epsilon(mu, 1.0)
+    for epsilon in (0.1, 1.0, 4.0):  # beyond its inflection the curve lies below this tangent
+        slope, place = accounting._steepest(epsilon)
+        near = [delta_from_mu_epsilon(math.sqrt(place * (1 + h)), epsilon) for h in (-1e-4, 1e-4)]
+        assert slope == pytest.approx((near[1] - near[0]) / (2e-4 * place), rel=1e-6)
 
 
 @pytest.mark.thorough
@@ -96,6 +100,10 @@ def test_compositions_cost_more_than_one_and_less_than_the_sum_of_epsilons():
     two = accounting.epsilon_from_losses([loss, loss], 1e-6)
     assert one <= 1.0 < 1.4 < two < 2.0
     assert two > accounting.epsilon_from_losses([Loss("gaussian", float(loss.value))] * 2, 1e-6)
+    pure = [Loss("pure", 1.0)] * 4
+    beside = [Loss("sketch", SketchMixture(((1e-9, (60,)),))), *pure]
+    for at in (0.5, 2.0, 3.0):
+        assert accounting.delta_from_losses(beside, at) >= accounting.delta_from_losses(pure, at)
     few = [loss, Loss("pure", 0.1)]
     more = few, [*few, ("range", 0.1)], [*few, ("range", 0.1), ("gaussian", 0.1)]
     beside = [accounting.epsilon_from_losses(all_, 1e-6) for all_ in more]

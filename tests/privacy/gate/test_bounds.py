@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
@@ -38,6 +39,14 @@ def test_rounding_beyond_the_budget_is_a_clear_error():
 def test_the_step_does_not_cancel(cross):
     bound = Bound("x", (), 1e-24, cross=cross, slack=0.0)
     assert bound.l2_steps(gaussian_step(bound, 1.0)) <= noise.EFFECTIVE_SIGMA
+
+
+def test_rounding_of_an_answer_is_in_its_change():
+    """Two answers on the two sides of a half: each number moves by a whole step."""
+    bound = Bound("x", (3, 3), 1e-9, l1=1e-9)
+    moved = np.subtract(*(np.rint(np.full(bound.shape, 0.5 + d)) for d in (1e-12, -1e-12)))
+    assert np.linalg.norm(moved) == 3.0 <= bound.l2_steps(1.0)
+    assert np.abs(moved).sum() == 9.0 <= bound.l1_steps(1.0)
 
 
 # -- budgets: what is refused, and what the sampler of the noise takes off them --------------------

@@ -43,6 +43,9 @@ def test_nothing_is_read_when_the_budget_is_spent():
 def test_draws_are_capped():
     with pytest.raises(BudgetExceededError, match="noise"):
         session().grant(Bound("huge", (MAX_DRAWS + 1,), 1.0, slack=0.0), 0.1)
+    gate = session()
+    gate.charge_draws(MAX_DRAWS - 1)
+    refuses(BudgetExceededError, "noise", gate.grant, VECTOR, 0.1)
 
 
 @pytest.mark.parametrize("value", [0.0, math.nan, -1.0, 1.1, math.inf])
@@ -250,6 +253,7 @@ def test_first_answers_may_take_a_delta():
             refuses(PrivacyError, "has spent nothing", late.leave_open, 1e-6)
         assert gate.spent().losses == (("pure", 1.0), ("delta", 1e-6))  # of all that may follow
         gate.take_delta()
+        assert gate.left("pure") == 0
         if first < 0.5:
             gate.release(constant(VECTOR), 1.0)
             spent, either = gate.spent(), ([gate.ledger[1].loss], [Loss("pure", 1.0 - first)])

@@ -265,6 +265,9 @@ def test_choice_has_the_exact_probabilities():
                 exact = mpmath.exp(-min(slope * (5 - score), 700))
                 assert abs(weight / (exact * mpmath.mpf(2) ** 1400) - 1) < mpmath.mpf(10) ** -40
                 assert weight > 0
+    for gap in (2**32, 2**33 + 7, 2**60):  # the score of many units
+        low, high = noise._choice_weights(np.array([-gap, 0]), 1 / gap, 40, 200)
+        assert low / high == pytest.approx(math.exp(-1))
 
 
 def test_choice_inverts_the_cumulative_weights_in_order():
