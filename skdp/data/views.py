@@ -383,15 +383,14 @@ def _inside(rows: FloatArray, between: tuple[FloatArray, ...], out: Any = None) 
 def selected(blocks: Iterable[Any], kept: NDArray[np.intp]) -> Iterator[Any]:
     """Yield rows on some columns; a row that is not finite in any column gets a NaN there."""
     for given in blocks:
-        rows = given.rows if isinstance(given, Groups) else given
+        rows = rows_of(given)
         yield with_rows(given, _on_columns(rows, kept, ~finite_rows(rows)))
 
 
 def rows_of_records(blocks: Iterable[Zipped | Groups], kept: Kept | None) -> Iterator[Any]:
     """Yield the rows of records, on some columns; those of bad records hold a NaN."""
     for block in blocks:
-        rows = _on_columns(block.rows, kept, ~good_records(block))
-        yield with_rows(block, rows) if isinstance(block, Groups) else rows
+        yield with_rows(block, _on_columns(block.rows, kept, ~good_records(block)))
 
 
 def records_in_units(blocks: Iterable[Zipped | Groups], scale: RowScale) -> Iterator[Any]:

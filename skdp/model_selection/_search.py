@@ -12,8 +12,10 @@ from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from skdp._inputs import refuse_blocks
 from skdp._validation import Seed, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
+from skdp.data.blocks import is_dask_array
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._cost import candidate_of, dp_parts, meaning_of, planned_fit
 from skdp.model_selection._pipelines import check_searchable
@@ -106,6 +108,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
             The fitted search.
         """
         candidates = self._checked()
+        if not is_dask_array(X):  # which is an array to a score
+            refuse_blocks(self, X, "to score each row")
         if getattr(y, "ndim", 1) == 2 and not get_tags(self).target_tags.multi_output:
             y = column_or_1d(y, warn=True)  # here, as nobody hears what a run warns of
         plan = self._plan(candidates)
@@ -194,8 +198,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
 
     def _finish(self, plan, fit, results):
         # The total variation of the sampled noise of all runs; random stopping includes it.
-        drawn = plan.strategy == "compose" and plan.run.kind == "gaussian"
-        distance = fit.sessions * SAMPLER_DISTANCE if drawn else 0.0
+        distance = fit.sessions * SAMPLER_DISTANCE * (plan.losses[0].kind == "gaussian")
         spent = PrivacySpent(
             float(self.epsilon), float(self.delta), plan.losses, fit.adjacency, fit.unit,
             fit.seeded, distance, "this search alone",

@@ -266,6 +266,7 @@ def test_failed_search_keeps_its_charge_only_if_something_was_granted():
         assert [fit.state for fit in ledger.entries] == ["failed"]
         assert ledger.spent.mu == pytest.approx(accounting.mu_from_epsilon_delta(1, 1e-6))
         refuses(ValueError, None, pca_search().fit, X[0])
+        refuses(ValueError, "in memory", pca_search().fit, ["rows.npy"])
         assert len(ledger.entries) == 1
 
 
