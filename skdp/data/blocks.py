@@ -394,15 +394,17 @@ def zero_rows(n: int, d: int, *, sparse: bool = False) -> Any:
     return sp.csr_array((n, d)) if sparse else np.broadcast_to(np.zeros(()), (n, d))
 
 
+def plain_blocks(source: RowSource) -> Iterator[Block]:
+    """Yield the blocks of a source as what the row maps take; a user-defined one may yield any."""
+    return source.blocks() if type(source) is SparseRows else map(plain_block, source.blocks())
+
+
 def pieces_of(part: RowSource) -> Iterator[Block]:
     """Yield blocks of at most BLOCK_ROWS rows, a limit that user-defined sources need not know."""
-    for given in part.blocks():
-        block = given if type(part) is SparseRows else plain_block(given)
-        if block.shape[0] <= BLOCK_ROWS:
-            yield block
-        else:
-            for i in range(0, block.shape[0], BLOCK_ROWS):
-                yield block[i : i + BLOCK_ROWS]
+    for block in plain_blocks(part):
+        n = block.shape[0]
+        for i in range(0, max(1, n), BLOCK_ROWS):
+            yield block if n <= BLOCK_ROWS else block[i : i + BLOCK_ROWS]
 
 
 def limbs_of(exact: FloatArray) -> FloatArray:

@@ -30,7 +30,7 @@ from skdp.data.blocks import (
     entrywise,
     finite_only,
     finite_rows,
-    plain_block,
+    plain_blocks,
     row_source,
     rows_at_once,
 )
@@ -213,8 +213,8 @@ class ZippedRows:
     def blocks(self) -> Iterator[Any]:
         """Yield blocks of rows with their columns."""
         start = self._start
-        for given in self._source.blocks():
-            block = given if isinstance(given, Zipped) else Zipped(plain_block(given), {})
+        for given in plain_blocks(self._source):
+            block = given if isinstance(given, Zipped) else Zipped(given, {})
             stop = start + block.shape[0]
             here = {name: column[start:stop] for name, column in self._columns.items()}
             if any(len(column) != block.shape[0] for column in here.values()):
@@ -312,7 +312,7 @@ class ViewedRows:
 
     def blocks(self) -> Iterator[Block]:
         """Yield what the view makes of the blocks."""
-        return self._view(self.source.blocks())
+        return self._view(plain_blocks(self.source))
 
 
 class ColumnRows:
@@ -383,15 +383,14 @@ def _inside(rows: FloatArray, between: tuple[FloatArray, ...], out: Any = None) 
 def selected(blocks: Iterable[Any], kept: NDArray[np.intp]) -> Iterator[Any]:
     """Yield rows on some columns; a row that is not finite in any column gets a NaN there."""
     for given in blocks:
-        rows = given.rows if isinstance(given, Groups) else plain_block(given)
+        rows = rows_of(given)
         yield with_rows(given, _on_columns(rows, kept, ~finite_rows(rows)))
 
 
 def rows_of_records(blocks: Iterable[Zipped | Groups], kept: Kept | None) -> Iterator[Any]:
     """Yield the rows of records, on some columns; those of bad records hold a NaN."""
     for block in blocks:
-        rows = _on_columns(block.rows, kept, ~good_records(block))
-        yield with_rows(block, rows) if isinstance(block, Groups) else rows
+        yield with_rows(block, _on_columns(block.rows, kept, ~good_records(block)))
 
 
 def records_in_units(blocks: Iterable[Zipped | Groups], scale: RowScale) -> Iterator[Any]:

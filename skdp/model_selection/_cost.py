@@ -81,10 +81,10 @@ def check_fitted_whole(estimator):
 
 def planned_fit(part, with_groups=False):
     """Return the public ledger line of one fit of a private estimator, before it happens."""
-    search = hasattr(part, "planned_losses")
-    losses = part.planned_losses() if search else _planned_losses(part)
-    unit, adjacency = meaning_of(part, with_groups)
-    return LedgerFit(type(part).__name__, unit, adjacency, losses, part.random_state is not None)
+    plan = part.plan() if hasattr(part, "planned_losses") else None
+    losses, sessions = (plan.losses, plan.sessions) if plan else (_planned_losses(part), 1)
+    meaning, seeded = meaning_of(part, with_groups), part.random_state is not None
+    return LedgerFit(type(part).__name__, *meaning, losses, seeded, sessions=sessions)
 
 
 def _planned_losses(part):
@@ -222,10 +222,14 @@ class SearchCost:
         return self._spent.mu
 
     @property
+    def _sessions(self):
+        return sum(fit.sessions for fits in (self.fits, *self.refits) for fit in fits)
+
+    @property
     def _spent(self):
         """All losses as a receipt, whose epsilon covers the samplers of Gaussian noise."""
-        fits = len(self.fits) + len(self.refits)
-        distance = fits * SAMPLER_DISTANCE * any(kind == "gaussian" for kind, _ in self.losses)
+        distance = self._sessions * SAMPLER_DISTANCE
+        distance *= any(kind == "gaussian" for kind, _ in self.losses)
         meaning = self.adjacency, self.unit, self.seeded
         return PrivacySpent(0.0, 0.0, self.losses, *meaning, distance)
 
@@ -450,17 +454,16 @@ def payment_for(
         )
     counted = cost.fits, cost.refits
     meaning = cost.unit, cost.adjacency, cost.losses, cost.seeded
-    sessions = len(cost.fits) + len(cost.refits)
     if not is_search(fitted):  # a function: whether it is called, and how often, is not known
         name = f"cross-validation of {type(fitted).__name__} (folds as you stated)"
         parts = (*_private_parts(fitted), *_private_scorers(scoring))
-        return Payment(parts, LedgerFit(name, *meaning, sessions=sessions), *counted)
+        return Payment(parts, LedgerFit(name, *meaning, sessions=cost._sessions), *counted)
     parts = _private_parts(fitted.estimator)
     for params, _ in cost.candidates:
         parts += [part for value in params.values() for part in dp_parts(value)]
     parts += _private_scorers(fitted.scoring)
     name = f"{type(fitted).__name__} ({len(cost.candidates)} candidates)"
-    fit = LedgerFit(name, *meaning, sessions=sessions)
+    fit = LedgerFit(name, *meaning, sessions=cost._sessions)
 
     def changed(args, kwargs):
         """Count again, for the rows and groups of the call: all of them are public."""

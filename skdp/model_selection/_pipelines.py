@@ -433,10 +433,10 @@ def with_budget(
     for part in parts:
         gaussian = part._budget_kinds() == ("gaussian",) and not hasattr(part, "planned_losses")
         if not (gaussian if delta else part._offers_pure_dp()):
-            kind = "Gaussian" if delta else "pure"
             raise PrivacyError(
-                f"with_budget adds up {kind} fits, and {type(part).__name__} may spend otherwise. "
-                "Give its budget by hand, and fit inside a PrivacyLedger."
+                f"with_budget adds up {'Gaussian' if delta else 'pure'} fits, and "
+                f"{type(part).__name__} may spend otherwise. Give its budget by hand, and fit "
+                "inside a PrivacyLedger."
             )
     if delta and not budget.exact:
         ideal = ideal_budget(budget.epsilon, budget.delta, 1.0, len(parts))

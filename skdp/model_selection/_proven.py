@@ -295,7 +295,8 @@ def _by_block(linear, X):
     """Apply a linear map to X in blocks of rows, without warnings."""
     size = max(1, CACHED // max(1, math.prod(X.shape[1:])))
     blocks = (X[i : i + size] for i in range(0, max(1, X.shape[0]), size))
-    with no_warnings():  # of names, which blocks do not have
+    # No warnings of names, which blocks do not have, nor errors of one row: each has a loss.
+    with config_context(assume_finite=True), no_warnings():
         return np.concatenate([linear(_dense(block)) for block in blocks])
 
 

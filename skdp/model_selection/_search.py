@@ -12,10 +12,12 @@ from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from skdp._inputs import refuse_blocks
 from skdp._validation import Seed, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
+from skdp.data.blocks import is_dask_array
 from skdp.exceptions import PrivacyError
-from skdp.model_selection._cost import candidate_of, dp_parts, meaning_of
+from skdp.model_selection._cost import candidate_of, dp_parts, meaning_of, planned_fit
 from skdp.model_selection._pipelines import check_searchable
 from skdp.model_selection._scorers import PrivateScorer, own_scorer, scored_unit
 from skdp.model_selection.selection_laws import Runs, draw_below, plan_selection
@@ -106,16 +108,14 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
             The fitted search.
         """
         candidates = self._checked()
+        if not is_dask_array(X):  # which is an array to a score
+            refuse_blocks(self, X, "to score each row")
         if getattr(y, "ndim", 1) == 2 and not get_tags(self).target_tags.multi_output:
             y = column_or_1d(y, warn=True)  # here, as nobody hears what a run warns of
-        plan = self._plan(len(candidates))
-        unit, adjacency = self._checked_meaning(candidates, fit_params)
-        limit = RunLimit(unit, adjacency, plan.run)
-        seeded = self.random_state is not None
-        fit = LedgerFit(
-            type(self).__name__, unit, adjacency, plan.losses, seeded,
-            sessions=math.ceil(plan.mean_n_runs) * self._sessions(),
-        )  # fmt: skip
+        plan = self._plan(candidates)
+        meaning = self._checked_meaning(candidates, fit_params)
+        limit, seeded = RunLimit(*meaning, plan.run), self.random_state is not None
+        fit = LedgerFit(type(self).__name__, *meaning, plan.losses, seeded, sessions=plan.sessions)
         n_columns = (*getattr(X, "shape", ()), math.inf, math.inf)[1] or math.inf
         runs = Runs(self, plan, candidates, limit, n_columns)
         with prepaid(fit, self._reservation_key, limit):
@@ -171,17 +171,15 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         own = self.scoring is None or (accuracy and is_classifier(self.estimator))
         return own_scorer(self.estimator) if own else self.scoring
 
-    def _sessions(self):
-        return len(dp_parts(self.estimator)) + 1
-
-    def _plan(self, n_candidates):
+    def _plan(self, candidates):
+        runs = (dp_parts(candidate_of(self.estimator, params)) for params in candidates)
         return plan_selection(
             float(self.epsilon),
             float(self.delta),
-            n_candidates,
+            len(candidates),
             strategy=self.strategy,
             mean_n_runs=None if self.mean_n_runs == "auto" else float(self.mean_n_runs),
-            sessions=self._sessions(),
+            sessions=1 + max(sum(planned_fit(part).sessions for part in parts) for parts in runs),
         )
 
     def plan(self) -> Any:
@@ -192,7 +190,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         plan : Selection
             Strategy, what one run may spend, and the chance that the best candidate is run.
         """
-        return self._plan(len(self._checked()))
+        return self._plan(self._checked())
 
     def planned_losses(self) -> Any:
         """Return what one call of fit spends: a tuple of losses."""
@@ -200,8 +198,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
 
     def _finish(self, plan, fit, results):
         # The total variation of the sampled noise of all runs; random stopping includes it.
-        drawn = plan.strategy == "compose" and plan.run.kind == "gaussian"
-        distance = fit.sessions * SAMPLER_DISTANCE if drawn else 0.0
+        distance = fit.sessions * SAMPLER_DISTANCE * (plan.losses[0].kind == "gaussian")
         spent = PrivacySpent(
             float(self.epsilon), float(self.delta), plan.losses, fit.adjacency, fit.unit,
             fit.seeded, distance, "this search alone",

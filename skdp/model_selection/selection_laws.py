@@ -173,6 +173,8 @@ class Selection:
         Chance that the best candidate is among those that are run.
     losses : tuple of Loss
         What the whole search spends.
+    sessions : int
+        Mean number of fits and scores of all runs, rounded up.
     """
 
     strategy: str
@@ -180,6 +182,7 @@ class Selection:
     run: Loss
     chance: float
     losses: tuple[Loss, ...]
+    sessions: int
 
     @property
     def value(self) -> float:
@@ -233,13 +236,13 @@ def _composed(epsilon: float, delta: float, n: int, sessions: int) -> Selection:
     """All candidates are run: n equal parts of mu^2, or of epsilon where delta is 0."""
     if epsilon == math.inf:
         run = Loss("gaussian", math.inf)
-        return Selection("compose", float(n), run, 1.0, (run,))
+        return Selection("compose", float(n), run, 1.0, (run,), n * sessions)
     if delta == 0:
         run, total = Loss("pure", epsilon / n), [Loss("pure", epsilon / n)] * n
     else:
         mu = mu_from_epsilon_delta(*ideal_budget(epsilon, delta, n, sessions))
         run, total = Loss("gaussian", mu / math.sqrt(n)), [Loss("gaussian", mu)]
-    return Selection("compose", float(n), run, 1.0, accounting.compose(total))
+    return Selection("compose", float(n), run, 1.0, accounting.compose(total), n * sessions)
 
 
 def _stopped(epsilon: float, delta: float, n: int, sessions: int, mean: float) -> Selection:
@@ -254,8 +257,8 @@ def _stopped(epsilon: float, delta: float, n: int, sessions: int, mean: float) -
         ideal = ideal_budget(epsilon, delta, mean, sessions)
         run = Loss("gaussian", largest_mu(mean, *ideal))
         losses = [Loss("pure", epsilon), Loss("delta", delta)]
-    chance = chance_drawn(mean, n)
-    return Selection("random_stopping", mean, run, chance, accounting.compose(losses))
+    runs, whole = math.ceil(mean), accounting.compose(losses)
+    return Selection("random_stopping", mean, run, chance_drawn(mean, n), whole, runs * sessions)
 
 
 def plan_selection(

@@ -154,7 +154,9 @@ def symmetric_power(
     lead. `project` is a public linear map (a direction taken out), of queries and answers.
     """
     side = _Side(wanted, project, project)
-    X = orthonormal(project(start))
+    X = project(start)
+    # A start may be what is taken out: a unit vector takes the place of zeros, not of rounding.
+    X = orthonormal(np.where(np.linalg.norm(X, axis=0) < NEGLIGIBLE, 0.0, X))
     for _ in range(n_iter):
         X = side.ask(ask.right, X, share / n_iter)
     return side.transcript.leading(wanted)

@@ -104,9 +104,10 @@ def test_random_stopping_has_no_mu_and_the_model_carries_the_receipt_of_the_sear
     assert search.privacy_spent_.losses == (Loss("pure", 1.0), Loss("delta", 1e-6))
     assert search.best_estimator_.privacy_spent_ == search.privacy_spent_
     assert search.best_estimator_.epsilon < 0.7  # what a later fit of it would spend
-    pipeline = make_pipeline(DPTruncatedSVD(1, clip_norm=1.0), DPTraceRegressor(1))
-    grid = {"dptraceregressor__max_iter": [1, 2]}
+    pipeline = make_pipeline("passthrough", DPTraceRegressor(1))
+    grid = {"passthrough": [DPTruncatedSVD(1, clip_norm=1.0), DPTruncatedSVD(1, clip_norm=2.0)]}
     search = DPGridSearchCV(pipeline, grid, SQUARED, strategy="compose")
+    assert DPGridSearchCV(search, {}, SQUARED).plan().sessions == 2 * 3 + 1
     messages_of(search.fit, X, Y)
     assert search.privacy_spent_.sampler_tv_distance == 2 * 3 * SAMPLER_DISTANCE
     assert all(step.privacy_spent_ == search.privacy_spent_ for _, step in
@@ -272,6 +273,7 @@ def test_failed_search_keeps_its_charge_only_if_something_was_granted():
         assert [fit.state for fit in ledger.entries] == ["failed"]
         assert ledger.spent.mu == pytest.approx(accounting.mu_from_epsilon_delta(1, 1e-6))
         refuses(ValueError, None, pca_search().fit, X[0])
+        refuses(ValueError, "in memory", pca_search().fit, ["rows.npy"])
         assert len(ledger.entries) == 1
 
 
