@@ -341,11 +341,12 @@ def release_center(estimator, session, placed, share, n, *, far=False):
     return find_center(session.ask(query), share, column_weights(1), n, far=far)
 
 
-def remedy_of(n, needed):
+def remedy_of(n, needed, shape):
     """Return the advice in a warning of little signal; `needed` records are required."""
     if n < needed:
         said = f"At this budget about {needed} records are needed: use more, a larger 'epsilon', "
-        return f"{said}a smaller 'rank' or a smaller matrix."
+        flat = " If rows of X are flattened matrices, give 'matrix_shape'." * (shape[1] == 1)
+        return f"{said}a smaller 'rank' or a smaller matrix.{flat}"
     return (
         f"There are enough records ({needed}, if 'measurement_covariance' fits X): the entries of "
         "X may be correlated in another way, as pixels are. Use DPRidge, or give the public "

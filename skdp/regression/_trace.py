@@ -319,10 +319,9 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         """Warn if a fit is of little use; the text is made from public and released numbers."""
         if failure:
             needed = self._records_needed(shape).error_below_half
-            warn_caller(
-                f"{type(self).__name__} {failure}. {_measurements.remedy_of(n, needed)}",
-                NoSignalWarning if "learnt nothing" in failure else PartialSignalWarning,
-            )
+            remedy = _measurements.remedy_of(n, needed, shape)
+            category = NoSignalWarning if "learnt nothing" in failure else PartialSignalWarning
+            warn_caller(f"{type(self).__name__} {failure}. {remedy}", category)
 
     def required_samples(self, matrix_shape: Any = None) -> Any:
         """Say how many records a fit with these parameters needs; no data is touched.

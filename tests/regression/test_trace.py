@@ -48,8 +48,7 @@ def test_finds_the_matrix(params, limit):
     model = DPTraceRegressor(epsilon=2.0, random_state=0).set_params(**params).fit(X, y)
     assert error(model, M) < limit
     names = {line.name for line in model.releases_}
-    assert ("column_moments" in names) == (model.intercept_ != 0.0)
-    assert (model.intercept_ != 0.0) == model.fit_intercept
+    assert ("column_moments" in names) == (model.intercept_ != 0.0) == model.fit_intercept
     U, V = model.left_singular_vectors_, model.right_singular_vectors_
     assert (model.rank_, U.shape, V.shape) == (2, (6, 2), (5, 2))
     assert np.allclose((U * model.singular_values_) @ V.T, model.coef_)
@@ -76,8 +75,8 @@ def test_forms_of_the_same_measurements(rng):
 
 def test_a_zero_matrix_predicts_the_centre(monkeypatch):
     X, y, _ = sample(2000, values=(1e-3,))
-    told, remedy_of = [], _measurements.remedy_of
-    monkeypatch.setattr(_measurements, "remedy_of", lambda n, _: told.append(n) or remedy_of(n, _))
+    told, remedy = [], _measurements.remedy_of
+    monkeypatch.setattr(_measurements, "remedy_of", lambda n, *_: told.append(n) or remedy(n, *_))
     model = DPTraceRegressor(epsilon=2.0, random_state=0)
     for n, said in ((2000, "no singular value exceeds the noise level"), (100, "the scale of X")):
         with pytest.warns(UtilityWarning, match=said):
@@ -86,6 +85,8 @@ def test_a_zero_matrix_predicts_the_centre(monkeypatch):
         # The bounds are also those of a better centre.
         assert not model.coef_.any() and np.all(model.prediction_bounds_ == model.intercept_)
         assert model.intercept_ == pytest.approx(40.0, abs=0.1)
+    with pytest.warns(UtilityWarning, match="flattened matrices, give 'matrix_shape'"):
+        model.fit(X[:100].reshape(100, -1), y[:100])
 
 
 @pytest.mark.deep
