@@ -351,13 +351,12 @@ class DPRecommender(
         route = release_route(name, session, self._whole, n_users)
         options = (self.n_components, float(self.item_exponent), self._floor)
         fitted = fit_filter(ask, route, n_users, available, *options)
-        self._warn_of_no_factors(session, fitted.filter)
+        self._warn_of_no_factors(session, fitted.filter, n_items)
         return self._attributes(fitted, n_users, n_items) | {"algorithm_reason_": reason}
 
-    def _warn_of_no_factors(self, session, found):
+    def _warn_of_no_factors(self, session, found, n):
         if found.rank or self.algorithm == "popularity" or session.budget.exact:
             return
-        n = self.n_features_in_
         few = f" R has {n} columns, and each must be one item." * (n < 5)  # perhaps pairs
         warn_caller(
             "DPRecommender could use popularity alone: no latent factor exceeds the noise level. "
