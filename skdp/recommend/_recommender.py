@@ -300,9 +300,9 @@ class DPRecommender(
         self._checked_session(pure=self.delta == 0)  # the budget is checked before the data
         names = [str(name) for name in getattr(R, "columns", ())]
         if 0 < len(names) < 5:  # a table of pairs, whatever its columns are called
-            said = f"DPRecommender takes one column for each item, and R has the columns {names}"
-            said += ": use interactions_from_pairs(users, items, items=catalogue).matrix."
-            raise ValueError(said)
+            said = f"DPRecommender takes one column for each item, and R has the columns {names}: "
+            said += "of pairs, use interactions_from_pairs(users, items, items=catalogue).matrix; "
+            raise ValueError(said + "of so few items, pass R.to_numpy().")
         options = {"accept_sparse": "csr"}
         if self._whole:
             R = check_rows(self, R, **options)
