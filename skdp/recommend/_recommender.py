@@ -354,10 +354,10 @@ class DPRecommender(
         self._warn_of_no_factors(session, fitted.filter, n_items)
         return self._attributes(fitted, n_users, n_items) | {"algorithm_reason_": reason}
 
-    def _warn_of_no_factors(self, session, found, n):
+    def _warn_of_no_factors(self, session, found, n_items):
         if found.rank or self.algorithm == "popularity" or session.budget.exact:
             return
-        few = f" R has {n} columns, and each must be one item." * (n < 5)  # perhaps pairs
+        few = f" R has {n_items} columns, and each must be one item." * (n_items < 5)  # or pairs
         warn_caller(
             "DPRecommender could use popularity alone: no latent factor exceeds the noise level. "
             "All users get the most popular items that they do not have. Use more users, a larger "

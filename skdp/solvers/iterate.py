@@ -156,7 +156,8 @@ def symmetric_power(
     side = _Side(wanted, project, project)
     X = project(start)
     # A start may be what is taken out: a unit vector takes the place of zeros, not of rounding.
-    X = orthonormal(np.where(np.linalg.norm(X, axis=0) < NEGLIGIBLE, 0.0, X))
+    rounding = np.linalg.norm(X, axis=0) < NEGLIGIBLE * np.linalg.norm(start, axis=0)
+    X = orthonormal(np.where(rounding, 0.0, X))
     for _ in range(n_iter):
         X = side.ask(ask.right, X, share / n_iter)
     return side.transcript.leading(wanted)

@@ -76,7 +76,7 @@ def test_fits_warn_where_the_number_of_units_is_public(estimator, data, said):
     """Persons under "replace", labels next to public rows, cells and pairs of a public shape."""
     for delta, expected in ((0.06, True), (1e-6, False)):
         said_of_it = messages_of(clone(estimator).set_params(delta=delta).fit, *data)
-        wanted = f"at least {said} would satisfy it"
+        wanted = f"at least {said} of {said[2:].split(':')[0]} or more would satisfy it"
         assert any(re.search(wanted, text) for text in said_of_it) == expected
 
 
@@ -94,7 +94,7 @@ def test_nothing_is_said_of_private_numbers_and_of_a_delta_that_is_not_spent():
         assert not any("at least 1/" in text for text in messages_of(estimator.fit, *data))
         spent.append(estimator.privacy_spent_.delta)
     assert spent == [9e-4, 0.0, 9e-4, 0.0]
-    with pytest.warns(PrivacyWarning, match="1/1000: of 1000 or more, .* random row"):
+    with pytest.warns(PrivacyWarning, match="1/1000: publishing one random row of 1000 or more"):
         skdp.DPPCA(1, delta=0.001, clip_norm=4.0).fit(rows)
 
 
