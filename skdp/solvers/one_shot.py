@@ -319,8 +319,8 @@ def singular_triplets(ask: FlippedMatrix, k: int) -> tuple[FloatArray, FloatArra
     else:
         operator = LinearOperator(
             ask.shape,
-            lambda x: ask.right(x.reshape(n, -1), share=0.0).value,
-            rmatvec=lambda y: ask.left(y.reshape(m, -1), share=0.0).value,
+            lambda x: ask.right(x.reshape(n, 1), share=0.0).value[:, 0],
+            rmatvec=lambda y: ask.left(y.reshape(m, 1), share=0.0).value[:, 0],
             dtype=np.float64,
         )
         U, values, Vt = svds(operator, k, tol=1e-4, v0=_start(min(m, n)))
@@ -344,7 +344,7 @@ def symmetric_pairs(
 
     def multiply(X: FloatArray) -> FloatArray:
         columns = X.reshape(n, -1)
-        return project(ask.right(project(columns), share=0.0).value)
+        return project(ask.right(project(columns), share=0.0).value).reshape(X.shape)
 
     if linalg.is_small(n, k):
         M = multiply(np.eye(n))
