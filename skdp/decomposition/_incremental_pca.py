@@ -277,7 +277,7 @@ class DPIncrementalPCA(
     >>> bool(abs(pca.components_[0, 0]) > 0.9)
     True
     >>> pca.privacy_spent_
-    (ε=1, δ=1e-06) row
+    (epsilon=1, delta=1e-06) row
     """
 
     __metadata_request__partial_fit = {"check_input": UNUSED}

@@ -173,7 +173,7 @@ class LocalRowRandomizer(
     >>> reporter.fit_transform(rows).shape
     (5, 3)
     >>> reporter.report(rows[0]).privacy_spent
-    (ε=4, δ=1e-06) row
+    (epsilon=4, delta=1e-06) row
     """
 
     def __init__(

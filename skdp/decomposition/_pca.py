@@ -255,7 +255,7 @@ class DPPCA(
     >>> bool(abs(pca.components_[0, 0]) > 0.9)
     True
     >>> pca.privacy_spent_
-    (ε=1, δ=1e-06) row
+    (epsilon=1, delta=1e-06) row
     """
 
     def __init__(

@@ -159,7 +159,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
     >>> picture.kind_
     'density'
     >>> picture.privacy_spent_
-    (ε=1, δ=1e-06) row
+    (epsilon=1, delta=1e-06) row
     """
 
     def __init__(

@@ -405,7 +405,7 @@ class FederatedRounds:
     >>> sums = UnmaskedAggregator([client.respond for client in clients])
     >>> model = FederatedRounds(estimator, config).fit(sums, n_features=6)
     >>> bool(abs(model.components_[0, 0]) > 0.9), model.privacy_spent_
-    (True, (ε=2, δ=1e-06) group)
+    (True, (epsilon=2, delta=1e-06) group)
     """
 
     privacy_spent_: PrivacySpent

@@ -432,7 +432,7 @@ class DPGridSearchCV(PrivateSearch):
     >>> grid = {"max_iter": [1, 8]}
     >>> search = DPGridSearchCV(DPTraceRegressor(1), grid, scorer, epsilon=2.0).fit(X, y)
     >>> search.privacy_spent_
-    (ε=2, δ=1e-06) row
+    (epsilon=2, delta=1e-06) row
     >>> len(search.cv_results_["mean_test_score"])
     2
     """

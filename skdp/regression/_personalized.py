@@ -245,7 +245,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     >>> bool(model.score(X, y, groups=users) > 0.9)
     True
     >>> model.public_copy().privacy_spent_
-    (ε=2, δ=1e-06) group
+    (epsilon=2, delta=1e-06) group
     """
 
     _y_numeric = True

@@ -207,7 +207,7 @@ class PrivacySpent:
         """Return a short form that fits the 30 characters of scikit-learn's HTML display."""
         flag = "SEEDED " if self.seeded else ""
         unit = f" {self.unit}" if not self.seeded else ""
-        return f"{flag}(ε={self.epsilon:.3g}, δ={self.delta:.1g}){unit}"
+        return f"{flag}(epsilon={self.epsilon:.3g}, delta={self.delta:.1g}){unit}"
 
     def __str__(self) -> str:
         """Return the short form and what it is the receipt of: one fit of a search is not all."""

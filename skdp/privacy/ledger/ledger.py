@@ -346,7 +346,7 @@ class PrivacyLedger:
         ...             with part(name):
         ...                 pca = DPPCA(1, epsilon=1.0, clip_norm=3.0).fit(X[region == name])
         >>> ledger.spent
-        (ε=1, δ=1e-06) row
+        (epsilon=1, delta=1e-06) row
         """
         self._check_open()
         with parts_of(self._token, key, parts, whole_groups) as part:

@@ -105,7 +105,7 @@ def test_a_receipt_in_print_says_what_it_is_of():
         skdp.DPRidge(clip_norm=1.0, target_bounds=(-1, 1)), {"alpha": [1.0, 9.0]}, cv=2
     )
     spent = search.fit(X, X[:, 0]).best_estimator_.privacy_spent_
-    assert str(spent) == "(ε=1, δ=1e-06) row, by this fit alone"
+    assert str(spent) == "(epsilon=1, delta=1e-06) row, by this fit alone"
     assert spent.statement().endswith(", by this fit alone.")
     assert len(repr(spent)) <= 30
 
