@@ -80,7 +80,9 @@ def identifiers(path):
 
 
 def test_names_inside_are_those_of_the_field():
-    names = {name: path.name for path in PACKAGE.rglob("*.py") for name in identifiers(path)}
+    files = list(PACKAGE.rglob("*.py"))
+    assert all(path.read_bytes().isascii() for path in files)  # consoles print what they can
+    names = {name: path.name for path in files for name in identifiers(path)}
     parts = parts_of(names)
     wrong = (WORDS | INSIDE).keys() & parts.keys()
     assert {word: (parts[word], names[parts[word]]) for word in wrong} == {}

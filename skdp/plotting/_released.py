@@ -463,7 +463,7 @@ class ScoreDisplay:
         left = int(np.count_nonzero(~self.estimator.above_noise_))
         left = f"; {left} class(es) below the noise left out" if left else ""
         return (
-            f"ε = {spent.epsilon:.3g}, δ = {spent.delta:.0e} for {what}; the axes cost more"
+            f"epsilon={spent.epsilon:.3g}, delta={spent.delta:.0e} for {what}; the axes cost more"
             f"{seeded}{left}"
         )
 

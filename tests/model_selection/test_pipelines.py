@@ -530,7 +530,7 @@ def test_one_budget_for_all_steps(weights):
     assert [step.epsilon for _, step in pipe.steps] == list(weights)  # a clone has the budget
     given = [step.epsilon for _, step in model.steps]
     assert given == sorted(given) and math.fsum(given) > 1.4
-    assert "spent (ε" not in str(check_pipeline(model))
+    assert "spent (epsilon" not in str(check_pipeline(model))
     with PrivacyLedger(epsilon=1.0) as ledger:
         model.fit(X, y)
         assert 0.999 < ledger.spent.epsilon <= 1.0

@@ -28,7 +28,7 @@ def test_density_with_a_contour_for_each_class():
     assert [text.get_text() for text in display.arrows_] == ["a", "b"]  # c has no loading
     assert [text.get_text() for text in display.ax_.get_legend().get_texts()] == ["0", "1"]
     title = " ".join(display.ax_.get_title().split())
-    assert "ε = 1, δ = 1e-06 for one row; the axes cost more" in title
+    assert "epsilon=1, delta=1e-06 for one row; the axes cost more" in title
 
 
 def test_ellipses_hold_half_and_nine_tenths():
