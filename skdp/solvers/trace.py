@@ -323,8 +323,8 @@ class _Descent:
         U, values, V = _truncated_svd(full, facts.rank)
         # Matrices of blocks, as those of nested factors, start at a saddle: records of most blocks
         # have no tangent part there. Noise leads away from it. Where there is little, other numbers
-        # that have nothing to do with the records take its place.
-        least = float(values[-1]) / (math.sqrt(d1) + math.sqrt(d2))
+        # that have nothing to do with the records take its place: half as large as the estimate.
+        least = float(values[-1]) / (2 * (math.sqrt(d1) + math.sqrt(d2)))
         if facts.max_iter and least > noise:
             other = math.sqrt(2) * np.sin(np.arange(1.0, size + 1) ** 2).reshape(d1, d2)
             full, noise = full + math.sqrt(least**2 - noise**2) * other, least
