@@ -54,6 +54,8 @@ class FactorizerStreams(StreamingMixin):
     def update_matrix(self, D: Any) -> Self:
         """Add a matrix of updates, dense or sparse: each entry is one update.
 
+        An update is one unit's: a part of a larger one may count a rounding step more.
+
         Parameters
         ----------
         D : {array-like, sparse matrix} of shape `matrix_shape`
