@@ -26,13 +26,20 @@ from tools.ledgers import SCORER, X, attempt, grid, pca
 LOKY = joblib.Parallel(2, backend="loky")
 
 
-def in_workers(*tasks):
-    """Return what became of tasks; an error there would end the workers."""
-    return LOKY(joblib.delayed(attempt)(task) for task in tasks)
+def told(task):
+    return attempt(task)  # a forked worker has this module; `attempt` is sent by value
+
+
+@pytest.fixture(params=["multiprocessing", pytest.param("loky", marks=pytest.mark.deep)])
+def in_workers(request):
+    """Return what became of tasks in workers that are there; an error there would end them."""
+    with joblib.Parallel(2, backend=request.param) as pool:
+        task = told if request.param == "multiprocessing" else attempt
+        yield lambda *tasks: pool(joblib.delayed(task)(each) for each in tasks)
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_workers_refuse_what_nobody_paid_for():
+def test_workers_refuse_what_nobody_paid_for(in_workers):
     model = pca().fit(X)
     assert in_workers(None, None) == ["fitted"] * 2  # the workers were there before
     with PrivacyLedger(3, 1e-5) as ledger:
@@ -44,7 +51,8 @@ def test_workers_refuse_what_nobody_paid_for():
     assert in_workers(None, pca().fit, partial(SCORER, model)) == ["fitted"] * 3
 
 
-def test_workers_charge_the_file(tmp_path):
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_workers_charge_the_file(tmp_path, in_workers):
     assert in_workers(None, None) == ["fitted"] * 2
     with PrivacyLedger(2, 1e-6, path=tmp_path / "a.ledger") as ledger:
         told = in_workers(*[None] * 8)
@@ -53,6 +61,7 @@ def test_workers_charge_the_file(tmp_path):
     assert ledger.spent.epsilon <= 2
 
 
+@pytest.mark.deep  # workers start
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_a_search_that_was_paid_for_runs_in_workers():
     search = GridSearchCV(
@@ -64,13 +73,15 @@ def test_a_search_that_was_paid_for_runs_in_workers():
         assert ledger.entries == ()
         with ledger.charge(search):
             search.fit(X)
-            more = in_workers(search.best_estimator_.fit, partial(SCORER, search.best_estimator_))
+            tasks = search.best_estimator_.fit, partial(SCORER, search.best_estimator_)
+            more = LOKY(joblib.delayed(attempt)(task) for task in tasks)
         assert "has ended" in more[0]  # with the fit, whatever its workers took
         assert "cannot know on which rows" in more[1]
     assert ledger.spent.losses == search_cost(search).losses
     assert np.all(np.isfinite(search.cv_results_["mean_test_score"]))
 
 
+@pytest.mark.deep  # workers start
 def test_a_refusal_that_workers_meet_is_met_at_the_end():
     search = grid(IndependentKFold(2), pca(), scoring=SCORER, n_jobs=2)
     with pytest.raises(PrivacyError, match=r"(?s)hid.*the errors.*charge"), PrivacyLedger(9, 1e-5):
