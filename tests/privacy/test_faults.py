@@ -835,9 +835,10 @@ def tried(case, folder, every):
             raise made[-1].error
     names = faults_of(run, store)
     helper = Helper() if "process fits" in names else None
-    plain = case == ("release", "file") or (every and (case[0] == "release" or run is not Fit))
+    plain = case == ("release", "memory") or (every and (case[0] == "release" or run is not Fit))
     kinds = ("release", *["scorer"] * (case[0] == "search"))
-    known = () if plain else _known(f"{folder}/known" if store == "file" else None, *kinds)
+    files = store == "file" and case[0] != "release"  # whose other lines are struck in memory
+    known = () if plain else _known(f"{folder}/known" if files else None, *kinds)
     for number, place in enumerate(seen.places(every, known)):
         for name in names if every else [names[number % len(names)]]:
             fault = partial(elsewhere, helper) if name == "process fits" else FAULTS[name]
