@@ -292,7 +292,7 @@ def of_stream(estimator, n, d):
     return plan.error, lost
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("case", COMPARED)
 def test_plan_is_within_two_of_fits(case):

@@ -155,7 +155,7 @@ def test_without_noise_it_is_standard_scaler(bounds, adjacency):
     assert ours.n_samples_seen_ == 500
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_columns_of_unequal_units_are_learnt(adjacency):
     X = columns()
@@ -267,6 +267,7 @@ def test_scales_that_are_far_off_are_said(rows):
     assert lost
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("shift", [0.0, 3.0])
 def test_scales_that_are_seen_need_no_word(shift):
     rows = shift + np.random.default_rng(0).standard_normal((4000, 4)) * [1.0, 2.0, 3.0, 4.0]

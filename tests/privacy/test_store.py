@@ -266,7 +266,7 @@ def test_killed_at_each_durable_event(user, tmp_path):
 
 @forks
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("times", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_killed_at_random_moments(user, tmp_path, times):
     expected, state = uninterrupted(user, tmp_path / "whole")

@@ -23,22 +23,21 @@ from skdp.model_selection import IndependentKFold, search_cost
 from skdp.privacy.ledger import scope
 from tools.ledgers import SCORER, X, attempt, grid, pca
 
+pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 LOKY = joblib.Parallel(2, backend="loky")
 
 
-def told(task):
+def tried(task):
     return attempt(task)  # a forked worker has this module; `attempt` is sent by value
 
 
-@pytest.fixture(params=["multiprocessing", pytest.param("loky", marks=pytest.mark.deep)])
-def in_workers(request):
+@pytest.fixture
+def in_workers():
     """Return what became of tasks in workers that are there; an error there would end them."""
-    with joblib.Parallel(2, backend=request.param) as pool:
-        task = told if request.param == "multiprocessing" else attempt
-        yield lambda *tasks: pool(joblib.delayed(task)(each) for each in tasks)
+    with joblib.Parallel(2, backend="multiprocessing") as pool:
+        yield lambda *tasks: pool(joblib.delayed(tried)(each) for each in tasks)
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_workers_refuse_what_nobody_paid_for(in_workers):
     model = pca().fit(X)
     assert in_workers(None, None) == ["fitted"] * 2  # the workers were there before
@@ -46,12 +45,10 @@ def test_workers_refuse_what_nobody_paid_for(in_workers):
         built, sent, scored = in_workers(None, pca().fit, partial(SCORER, model))
     assert ledger.entries == ()
     assert "another process" in built
-    assert "charge" in sent
-    assert "charge" in scored
+    assert "charge" in sent and "charge" in scored
     assert in_workers(None, pca().fit, partial(SCORER, model)) == ["fitted"] * 3
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_workers_charge_the_file(tmp_path, in_workers):
     assert in_workers(None, None) == ["fitted"] * 2
     with PrivacyLedger(2, 1e-6, path=tmp_path / "a.ledger") as ledger:
@@ -62,8 +59,8 @@ def test_workers_charge_the_file(tmp_path, in_workers):
 
 
 @pytest.mark.deep  # workers start
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_a_search_that_was_paid_for_runs_in_workers():
+    """What they refuse of one that was not is met at its end."""
     search = GridSearchCV(
         pca(), {"n_components": [1, 2]}, cv=IndependentKFold(2), scoring=SCORER, n_jobs=2
     )
@@ -79,10 +76,6 @@ def test_a_search_that_was_paid_for_runs_in_workers():
         assert "cannot know on which rows" in more[1]
     assert ledger.spent.losses == search_cost(search).losses
     assert np.all(np.isfinite(search.cv_results_["mean_test_score"]))
-
-
-@pytest.mark.deep  # workers start
-def test_a_refusal_that_workers_meet_is_met_at_the_end():
     search = grid(IndependentKFold(2), pca(), scoring=SCORER, n_jobs=2)
     with pytest.raises(PrivacyError, match=r"(?s)hid.*the errors.*charge"), PrivacyLedger(9, 1e-5):
         search.fit(X)
@@ -159,7 +152,6 @@ def test_forked_child_refuses_everything(announced, monkeypatch):
     assert ledger.entries == ()
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_a_copy_of_a_file_pays_for_itself_alone(tmp_path, monkeypatch):
     """It has the token of the file that is open around this process."""
     ledger = PrivacyLedger(3, 1e-5, path=tmp_path / "a")
