@@ -9,26 +9,16 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skdp.data import integers
 from skdp.data.blocks import limbs_of
 from skdp.data.integers import (
     IntegerRows,
     PublicMatrix,
     clipped,
-    digit_bits,
-    digits_of,
-    exact_map,
-    floored,
-    joined,
     length_unit,
     on_column_grid,
-    on_grid,
-    products,
     row_norms,
-    scaled_down,
     split,
-    stored,
-    unit_factors,
-    wide_map,
 )
 
 
@@ -153,7 +143,7 @@ def test_integer_factors_are_exactly_bounded(step, rng):
         F = rng.standard_normal((30, p, d)) * 10.0 ** rng.uniform(-9, 9, (30, 1, 1))
         F[2] = 0
         F[3] = F[3, :1, :1]  # at (2, 4) and 0.3 all entries are rounded up, whatever shrinks them
-        for Z in unit_factors(F, step):
+        for Z in integers.unit_factors(F, step):
             rows = [[int(z) for z in row] for row in Z]
             G = [[sum(a * b for a, b in zip(r, s, strict=True)) for s in rows] for r in rows]
             assert sum(entry**2 for row in G for entry in row) <= 1 / step**2
@@ -187,7 +177,7 @@ def test_digits_are_small_and_are_the_number(form):
     Z = wide((7, 9))
     digits = split(form(Z), BITS)
     assert len(digits) == math.ceil(91 / BITS)
-    assert all(np.abs(stored(digit)).max() <= 2 ** (BITS - 1) for digit in digits)
+    assert all(np.abs(integers.stored(digit)).max() <= 2 ** (BITS - 1) for digit in digits)
     parts = [digit.toarray() if sp.issparse(digit) else digit for digit in digits]
     assert np.array_equal(sum_of_digits(parts), exact(Z))
     assert len(split(form(np.clip(Z, -1000, 1000)), BITS)) == 1
@@ -196,8 +186,8 @@ def test_digits_are_small_and_are_the_number(form):
 @pytest.mark.parametrize("longest", [2, 1000, 4096, 10**6])
 def test_sums_of_products_stay_exact(longest):
     W, _ = on_column_grid(np.full((longest, 1), 1.9))
-    assert float(np.abs(W).sum()) * 2 ** (digit_bits(longest) - 1) < 2**53
-    assert digit_bits(longest) >= 17
+    assert float(np.abs(W).sum()) * 2 ** (integers.digit_bits(longest) - 1) < 2**53
+    assert integers.digit_bits(longest) >= 17
 
 
 def test_a_public_matrix_moves_by_less_than_its_bound():
@@ -213,13 +203,13 @@ def test_a_public_matrix_moves_by_less_than_its_bound():
 def test_products_and_their_floor(shift):
     Z = wide((7, 9))
     W, _ = on_column_grid(RNG.standard_normal((9, 3)))
-    parts = products(split(Z, BITS), W)
+    parts = integers.products(split(Z, BITS), W)
     product = exact(Z) @ exact(W)
     assert np.array_equal(sum_of_digits(parts), product)
-    assert np.array_equal(sum_of_digits(digits_of(parts, BITS)), product)
+    assert np.array_equal(sum_of_digits(integers.digits_of(parts, BITS)), product)
     expected = [x >> shift if shift > 0 else x << -shift for x in product.ravel()]
     cut = np.array([max(-(2**62), min(2**62, x)) for x in expected]).reshape(7, 3)
-    assert np.array_equal(floored(parts, BITS, shift), cut)
+    assert np.array_equal(integers.floored(parts, BITS, shift), cut)
 
 
 @pytest.mark.parametrize("shift", [0, 1, 25])
@@ -231,7 +221,7 @@ def test_the_floor_is_cut_at_two_to_the_62_exactly(shift):
             parts.append(np.array([rest % 2**BITS]) if abs(rest) >= 2**40 else np.array([rest]))
             rest = (rest - int(parts[-1][0])) >> BITS
         expected = max(-(2**62), min(2**62, value >> shift))
-        assert floored(parts, BITS, shift)[0] == expected
+        assert integers.floored(parts, BITS, shift)[0] == expected
 
 
 # -- exact products with public matrices, against Python integers ----------------------------------
@@ -252,7 +242,7 @@ def test_exact_map(bits):
     rng = np.random.default_rng(bits)
     grid = rng.integers(-(2**25), 2**25, (7, 3)).astype(np.float64)
     K = rng.integers(-(2**bits), 2**bits, (3, 3))
-    assert np.array_equal(exact_map(grid, K), floored_exactly(grid, K))
+    assert np.array_equal(integers.exact_map(grid, K), floored_exactly(grid, K))
 
 
 @pytest.mark.parametrize("bits", [3, 25, 45, 62])
@@ -264,7 +254,7 @@ def test_wide_map(bits):
     K = [[(int(high[i, j]) << 20) + int(low[i, j]) for j in range(3)] for i in range(3)]
     for drop in (0, 3):
         expected = floored_exactly(grid, K, 26 + drop)
-        assert np.array_equal(wide_map(grid, high, low, drop), expected)
+        assert np.array_equal(integers.wide_map(grid, high, low, drop), expected)
 
 
 @pytest.mark.parametrize("bits", [12, 30, 62, 65])
@@ -315,17 +305,17 @@ def test_sums_are_scaled_down_modulo_two_to_the_64(e):
     K = np.array([sign * 2 ** min(62, 63 - e) + i for sign in (1, -1) for i in range(-3, 3)])
     factor = Fraction(math.floor(0.9 * 2**26)) * Fraction(2) ** (e - 26)
     wanted = [math.floor(factor * int(k)) % 2**64 for k in K]
-    assert scaled_down(K, math.ldexp(0.9, e)).view(np.uint64).tolist() == wanted
+    assert integers.scaled_down(K, math.ldexp(0.9, e)).view(np.uint64).tolist() == wanted
 
 
 def test_limbs_are_joined_to_what_they_were(rng):
     values = rng.integers(-(2**52), 2**52, 50)
     high, low = limbs_of(values.astype(np.float64)).astype(np.int64)
-    assert np.array_equal(joined(high, low, 0), values)
+    assert np.array_equal(integers.joined(high, low, 0), values)
     high, low = rng.integers(-(2**30), 2**30, 50), rng.integers(0, 2**35, 50)
     for shift in (1, 20, 33):
         exact = [(int(h) * 2**20 + int(k)) >> shift for h, k in zip(high, low, strict=True)]
-        assert np.array_equal(joined(high, low, shift), exact)
+        assert np.array_equal(integers.joined(high, low, shift), exact)
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 3e7])
@@ -343,4 +333,4 @@ def test_public_matrix_is_exact_and_knows_its_norms(scale, rng):
 
 def test_grid_is_fine():
     V = np.linalg.qr(np.random.default_rng(1).standard_normal((5, 3)))[0]
-    assert np.abs(on_grid(V) * 2.0**-26 - V).max() <= 2.0**-27
+    assert np.abs(integers.on_grid(V) * 2.0**-26 - V).max() <= 2.0**-27
