@@ -19,8 +19,6 @@ from skdp.testing import seeded_entropy
 
 _SYSTEM_WORDS = SystemSource.words
 SMALL = {"CACHED": 64, "BLOCK": 64, "BLOCK_ROWS": 8, "_JOINED": 16}
-IN_BLOCKS = {"test_common": "skdp", "test_golden": "skdp", "test_proven": "skdp.model_selection",
-             "test_steps": "skdp.preprocessing"}  # fmt: skip
 
 # What a planted bug is seen by goes into the first tier: tests/tools/select_tier.py --write
 _CHOSEN_FILE = Path(__file__).with_name("first_tier.txt")
@@ -134,8 +132,8 @@ def _small_files_in_memory(tmp_path_factory):
 def _small_blocks(request):
     """Make data of many blocks where all ways are tested: sizes that trade memory are small."""
     with pytest.MonkeyPatch.context() as patch:
-        if room := IN_BLOCKS.get(request.path.stem):
-            for module in [sys.modules[name] for name in sys.modules if name.startswith(room)]:
+        if request.path.stem in {"test_common", "test_golden", "test_proven", "test_steps"}:
+            for module in [sys.modules[name] for name in sys.modules if name.startswith("skdp")]:
                 for size in SMALL.keys() & vars(module):
                     patch.setattr(module, size, SMALL[size])
         yield

@@ -440,8 +440,7 @@ def check_sensitivity(
     >>> from skdp.queries.rows import RowQuery
     >>> from skdp.testing import check_sensitivity
     >>> report = check_sensitivity(
-    ...     lambda X: RowQuery(X, clip_norm=1.0, adjacency="add_remove"), "gram",
-    ...     max_starts=30, n_climb=5,
+    ...     lambda X: RowQuery(X, clip_norm=1.0, adjacency="add_remove"), "gram"
     ... )
     >>> 0.999 < report.ratio <= 1.0
     True

@@ -11,15 +11,7 @@ from hypothesis import strategies as st
 
 from skdp.data import integers
 from skdp.data.blocks import limbs_of
-from skdp.data.integers import (
-    IntegerRows,
-    PublicMatrix,
-    clipped,
-    length_unit,
-    on_column_grid,
-    row_norms,
-    split,
-)
+from skdp.data.integers import IntegerRows, PublicMatrix, clipped, row_norms
 
 
 def exact_squares(Z):
@@ -110,14 +102,14 @@ def test_norms_in_a_unit(scale):
     X = scale * np.random.default_rng(0).standard_normal((50, 30))
     X[3], X[4, 2] = 0.0, np.nan
     expected = np.where(np.arange(50) == 4, 0.0, scale * np.linalg.norm(X / scale, axis=1))
-    norms = row_norms(X, length_unit(30))
+    norms = row_norms(X, integers.length_unit(30))
     np.testing.assert_allclose(norms, expected, rtol=1e-3)
-    assert row_norms(np.array([X[7], 2 * X[0], X[1]]), length_unit(30))[0] == norms[7]
+    assert row_norms(np.array([X[7], 2 * X[0], X[1]]), integers.length_unit(30))[0] == norms[7]
 
 
 @pytest.mark.parametrize("n_features", [1, 7, 100, 4000])
 def test_a_row_of_length_one_has_length_one(n_features):
-    assert row_norms(np.eye(1, n_features), length_unit(n_features)) == [1.0]
+    assert row_norms(np.eye(1, n_features), integers.length_unit(n_features)) == [1.0]
 
 
 # -- what one user adds is cut to its norm, whatever its scale: exactly, where it is integers ------
@@ -175,17 +167,17 @@ def wide(shape):
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array], ids=["dense", "sparse"])
 def test_digits_are_small_and_are_the_number(form):
     Z = wide((7, 9))
-    digits = split(form(Z), BITS)
+    digits = integers.split(form(Z), BITS)
     assert len(digits) == math.ceil(91 / BITS)
     assert all(np.abs(integers.stored(digit)).max() <= 2 ** (BITS - 1) for digit in digits)
     parts = [digit.toarray() if sp.issparse(digit) else digit for digit in digits]
     assert np.array_equal(sum_of_digits(parts), exact(Z))
-    assert len(split(form(np.clip(Z, -1000, 1000)), BITS)) == 1
+    assert len(integers.split(form(np.clip(Z, -1000, 1000)), BITS)) == 1
 
 
 @pytest.mark.parametrize("longest", [2, 1000, 4096, 10**6])
 def test_sums_of_products_stay_exact(longest):
-    W, _ = on_column_grid(np.full((longest, 1), 1.9))
+    W, _ = integers.on_column_grid(np.full((longest, 1), 1.9))
     assert float(np.abs(W).sum()) * 2 ** (integers.digit_bits(longest) - 1) < 2**53
     assert integers.digit_bits(longest) >= 17
 
@@ -193,17 +185,17 @@ def test_sums_of_products_stay_exact(longest):
 def test_a_public_matrix_moves_by_less_than_its_bound():
     for scale in (1e-300, 1.0, 1e300):
         V = RNG.standard_normal((30, 4)) * [1, 1e-3, 1, 1] * scale
-        W, g = on_column_grid(V)
+        W, g = integers.on_column_grid(V)
         moved = np.linalg.norm((np.ldexp(W, -g) - V) / scale)
         assert moved <= 2.0**-25 * math.sqrt(V.size) * np.linalg.norm(V / scale, 2)
-    assert not on_column_grid(np.zeros((3, 2)))[0].any()
+    assert not integers.on_column_grid(np.zeros((3, 2)))[0].any()
 
 
 @pytest.mark.parametrize("shift", [-70, -3, 0, 5, 20, 21, 42, 60, 95, 300])
 def test_products_and_their_floor(shift):
     Z = wide((7, 9))
-    W, _ = on_column_grid(RNG.standard_normal((9, 3)))
-    parts = integers.products(split(Z, BITS), W)
+    W, _ = integers.on_column_grid(RNG.standard_normal((9, 3)))
+    parts = integers.products(integers.split(Z, BITS), W)
     product = exact(Z) @ exact(W)
     assert np.array_equal(sum_of_digits(parts), product)
     assert np.array_equal(sum_of_digits(integers.digits_of(parts, BITS)), product)
