@@ -238,8 +238,8 @@ def rows_at_once(n_features: int) -> int:
 class _RangeOfRows:
     """Rows start to stop of a matrix."""
 
-    def __init__(self, X: Any, start: int, stop: int) -> None:
-        self._X, self._range = X, (start, stop)
+    def __init__(self, X: Any, start: int = 0, stop: int | None = None) -> None:
+        self._X, self._range = X, (start, X.shape[0] if stop is None else stop)
         self.n_features = int(X.shape[1])
         self.dtype = X.dtype
 
@@ -253,12 +253,9 @@ class DenseRows(_RangeOfRows):
 
     sparse = False
 
-    def __init__(self, X: NDArray[Any], start: int = 0, stop: int | None = None) -> None:
-        super().__init__(X, start, len(X) if stop is None else stop)
-
     def whole(self) -> Any:
         """Return the rows as one array or map."""
-        return self._rows(*self._range)
+        return self._X[slice(*self._range)]
 
     def parts(self, n: int) -> list[RowSource]:
         """Cut into `n` ranges of rows."""
@@ -269,15 +266,12 @@ class DenseRows(_RangeOfRows):
         rows = rows_at_once(self.n_features)
         scratch = Scratch()
         for i in range(self._range[0], self._range[1], rows):
-            block = np.asarray(self._rows(i, min(i + rows, self._range[1])))
+            block = np.asarray(self._X[i : min(i + rows, self._range[1])])
             if block.dtype != np.float64:
                 converted = scratch.shaped(block.shape)
                 np.copyto(converted, block, casting="unsafe")
                 block = converted
             yield block
-
-    def _rows(self, i: int, j: int) -> Any:
-        return self._X[i:j]
 
 
 def well_formed(matrix: Any) -> bool:
@@ -342,9 +336,6 @@ class SparseRows(_RangeOfRows):
     """Rows of a CSR matrix or array; duplicates are summed before anything is computed."""
 
     sparse = True
-
-    def __init__(self, X: Any, start: int = 0, stop: int | None = None) -> None:
-        super().__init__(X, start, X.shape[0] if stop is None else stop)
 
     def n_stored(self) -> int:
         """Return the private number of stored entries."""

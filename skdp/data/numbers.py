@@ -43,6 +43,9 @@ class Kept(Protocol):
         """Return the sum of ``work(array)``."""
 
 
+Numbers = Callable[..., NDArray[Any]]  # see `RowColumns.numbers`
+
+
 def _composed(part: Any, *, outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Any:
     """Return outer(inner(part)); a partial of this function holds no rows, so it may be sent."""
     return outer(inner(part))
@@ -91,6 +94,11 @@ class RemoteView:
     def keep(self, make: Callable[[Any], Any]) -> Kept:
         """Cache ``make(change(part))`` on the machine of each part."""
         return _keep(self._source, partial(_composed, outer=make, inner=self._change))
+
+    def zipped(self, kept: Any) -> RemoteView:
+        """Return the rows with columns that were cached of them."""
+        source: Any = self._source
+        return RemoteView(source.zipped(kept), self._change, self.n_features)
 
 
 def restricted(source: AnyRows, view: views.View, n_features: int) -> AnyRows:
@@ -159,8 +167,11 @@ class RowColumns:
         return checked_total(self._kept.sum_parts(work), shape, "int64")
 
     def numbers(self, of: Callable[[views.Columns], FloatArray]) -> Numbers:
-        """Return a number for each row, computed from its columns by a public function."""
-        return Numbers(self, of)
+        """Return what sums numbers, one for each row, which a public function makes of its columns.
+
+        ``numbers(work, shape)`` is the sum of the int64 ``work(numbers)`` over all parts.
+        """
+        return lambda work, shape=(): self.sum(partial(_composed, outer=work, inner=of), shape)
 
     @cached_property
     def _with_nan_columns(self) -> AnyRows:
@@ -196,20 +207,6 @@ class RowColumns:
 
 def _median(values: NDArray[Any]) -> float:
     return float(np.median(values[values != 0])) if values.any() else 0.0
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """One number for each row, computed from cached columns whenever a sum is asked for."""
-
-    columns: RowColumns
-    of: Callable[[views.Columns], FloatArray]
-
-    def sum(
-        self, work: Callable[[FloatArray], NDArray[Any]], shape: tuple[int, ...] = ()
-    ) -> NDArray[Any]:
-        """Return the sum of the int64 ``work(numbers)`` over all parts."""
-        return self.columns.sum(partial(_composed, outer=work, inner=self.of), shape)
 
 
 def row_numbers(

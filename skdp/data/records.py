@@ -11,9 +11,8 @@ scales).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -461,55 +460,25 @@ def of_means(block: Zipped, rows: FloatArray, columns: FloatArray) -> FloatArray
         return np.asarray(np.bincount(record, terms, X.shape[0]), np.float64)
 
 
-def _of_singles(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of `SparseRecords` to get the records reduced to their single entry."""
+def single_entries(
+    blocks: Iterable[Zipped], shape: tuple[int, int], by_column: bool, means: Pair | None
+) -> Iterator[Zipped]:
+    """Yield the records of one entry as vectors x e_b, or x e_a; all others as zeros.
 
-    @wraps(method)
-    def of_singles(form: SingleEntries, block: Zipped, *public: Any) -> Any:
-        return method(form, form._singled(block), *public)
-
-    return of_singles
-
-
-@dataclass(frozen=True)
-class SingleEntries(SparseRecords):
-    """Records of one entry, as vectors x e_b of `shape` (1, d2) or x e_a of `shape` (d1, 1)."""
-
-    width: int = 1  # d2 of the records
-
-    @classmethod
-    def of(cls, form: object, *, by_column: bool) -> SingleEntries:
-        """Return this form for records in an unwhitened `SparseRecords` form."""
-        if type(form) is not SparseRecords or form.scales is not None:
-            raise ValueError("sums by rows or columns of a matrix need X in CSR rows")
-        d1, d2 = form.shape
-        return cls((1, d2) if by_column else (d1, 1), None, d2)
-
-    @property
-    def total_name(self) -> str:
-        """The name of a released sum of contributions."""
-        return "column_sums" if self.shape[0] == 1 else "row_sums"
-
-    def _singled(self, block: Zipped) -> Zipped:
-        X = block.rows
+    Public `means` of rows and columns, if any, are taken off the targets.
+    """
+    d1, d2 = shape
+    for block in blocks:
+        X, y = block.rows, block.columns["y"]
         m, stored = X.shape[0], X.data != 0
         record = np.repeat(np.arange(m), np.diff(X.indptr))
         single = np.bincount(record[stored], minlength=m) == 1
         kept = stored & single[record]
-        index = (
-            X.indices[kept] % self.width if self.shape[0] == 1 else X.indices[kept] // self.width
-        )
-        indptr = np.concatenate([[0], np.cumsum(single)])
-        return Zipped(
-            sp.csr_array((X.data[kept], index, indptr), (m, max(self.shape))), block.columns
-        )
-
-    survey = _of_singles(SparseRecords.survey)
-    tangent = _of_singles(SparseRecords.tangent)
-    sides = _of_singles(SparseRecords.sides)
-    weighted = _of_singles(SparseRecords.weighted)
-    moment_sizes = _of_singles(SparseRecords.moment_sizes)
-    moments = _of_singles(SparseRecords.moments)
+        index = X.indices[kept] % d2 if by_column else X.indices[kept] // d2
+        parts = X.data[kept], index, np.concatenate([[0], np.cumsum(single)])
+        rows = sp.csr_array(parts, (m, d2 if by_column else d1))
+        y = y if means is None else y - of_means(block, *means)
+        yield Zipped(rows, {**block.columns, "y": y})
 
 
 # Dense records x with residuals <x, M> - y but contributions A x, for a public matrix A.

@@ -30,9 +30,9 @@ from skdp.data.records import (
     FactoredRecords,
     Frame,
     MixedRecords,
-    SingleEntries,
     SparseRecords,
     of_means,
+    single_entries,
 )
 from skdp.data.units import Placed
 from skdp.data.views import Columns, ViewedRows, Zipped, ZippedRows, cacheable, centered
@@ -79,14 +79,9 @@ def _sizes_of_moments(block: Zipped, form: Form) -> tuple[FloatArray]:
     return (np.where(block.columns["units"] > 0, form.moment_sizes(block), 0.0),)
 
 
-def _units_alone(block: Zipped, form: Form) -> tuple[FloatArray, ...]:
-    """Return units and norms of X; they do not depend on y."""
-    return form.survey(block)
-
-
 def _of_rows_alone(block: Zipped, form: Form) -> tuple[FloatArray, FloatArray]:
     """Return units of X and the norms of X X'; they do not depend on y."""
-    units, _ = _units_alone(block, form)
+    units, _ = form.survey(block)
     return units, *_sizes_of_moments(block.with_columns(units=units), form)
 
 
@@ -309,7 +304,7 @@ class ClippedSum(PrivateQuery):
     def scores_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the lengths of the contributions."""
         scores = self._columns.numbers(partial(_scores, lengths=self._lengths))
-        return self.query._below(scores, threshold, "gradient_norm_centered_rank", kept_only=True)
+        return self.query._below(scores, threshold, "gradient_norm_centered_rank")
 
     def prediction_moments(self, unit: float, cut: float, clip_norm: float) -> Bounded:
         """Return the Gram matrix of rows (prediction, target, 1) at this matrix M.
@@ -350,8 +345,7 @@ class ClippedSum(PrivateQuery):
             last = [int(total[-1]) >> shift] if bias else []
             return np.concatenate([self._map(joined(high, low, shift)), np.array(last, np.int64)])
 
-        total = getattr(query.form, "total_name", "spectral_init_sum")
-        first = "record_sum" if self._of_rows else total
+        first = "record_sum" if self._of_rows else query.total_name
         name = first if self._matrix is None else "gradient_sum"
         change = query.neighbours.array(C)
         bound = Bound(name, (self.n_coordinates,), change, slack=1.01 * self._slack)
@@ -490,6 +484,7 @@ class RecordQuery(SumQuery):
         self.center = 0.0  # public: subtracted from each target
         self.bias = 0.0  # public: the constant that is appended to each record for an intercept
         self.means: Means | None = None  # public: <X, a 1' + 1 b'> is subtracted from each target
+        self.total_name = "spectral_init_sum"
         self._keep()
 
     def _contributing(self, **public: Any) -> RecordQuery:
@@ -504,7 +499,9 @@ class RecordQuery(SumQuery):
         self.survey = self._made(surveyed, "units", "norms", "targets")
         make = partial(_sizes_of_moments, form=self.form)
         self.moment_sizes = self.survey.then(make, "moment_sizes")
-        self.units_alone = self._made(_units_alone, "units", "norms")
+        # Units and norms of X do not depend on y.
+        alone = RowColumns(self._records, self.form.survey, "units", "norms", n_jobs=self.n_jobs)
+        self.units_alone = alone
 
     @property
     def _counted(self) -> bool:
@@ -549,9 +546,12 @@ class RecordQuery(SumQuery):
 
     def about_means(self, rows: FloatArray, columns: FloatArray) -> RecordQuery:
         """Return the records with public row and column biases subtracted from their targets."""
+        self._check_csr()
+        return self._contributing(means=(rows, columns))
+
+    def _check_csr(self) -> None:
         if type(self.form) is not SparseRecords or self.form.scales is not None:
             raise ValueError("means of rows and columns need X in CSR rows")
-        return self._contributing(means=(rows, columns))
 
     def single_entries(self, by_column: bool) -> RecordQuery:
         """Return the CSR records of one entry, by its column or row; all other records are zero.
@@ -559,8 +559,13 @@ class RecordQuery(SumQuery):
         The sums `products` of these give column or row biases. Each record is mapped alone, so the
         bounds are those of the mapped records.
         """
-        form = SingleEntries.of(self.form, by_column=by_column)
-        return self._contributing(form=form, shape=form.shape)
+        self._check_csr()
+        view = partial(single_entries, shape=self.shape, by_column=by_column, means=self.means)
+        name, (d1, d2) = "column_sums" if by_column else "row_sums", self.shape
+        shape = (1, d2) if by_column else (d1, 1)
+        records = restricted(self._records, view, max(shape))
+        public = {"form": SparseRecords(shape), "shape": shape, "means": None, "total_name": name}
+        return self._contributing(_records=records, **public)
 
     def entries(self) -> ColumnQuery:
         """Return the query of the entries of dense records, or of both factors, as columns."""
@@ -587,13 +592,12 @@ class RecordQuery(SumQuery):
         """Return the rank of a threshold among the |y_i| that are not 0."""
         center = self.center  # the query itself holds rows
         sizes = self.survey.numbers(lambda columns: np.abs(centred(columns, center)))
-        return self._below(sizes, threshold, "target_scale", kept_only=True)
+        return self._below(sizes, threshold, "target_scale")
 
     def moment_sizes_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the sizes ||X_i X_i'||_F."""
         sizes = self.moment_sizes.numbers(itemgetter("moment_sizes"))
-        name = "measurement_gram_norm_centered_rank"
-        return self._below(sizes, threshold, name, kept_only=True)
+        return self._below(sizes, threshold, "measurement_gram_norm_centered_rank")
 
     # -- second moments of the design --------------------------------------------------------
 

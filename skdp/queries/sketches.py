@@ -240,7 +240,7 @@ class Updates(_Sketched):
             z = self._unit.contributions(deltas, step * sketch.scale)
             if step == 0.0:
                 D = sp.csr_array((z, (self._rows, self._columns)), shape=sketch.shape)
-                return sketch.of_floats(D, 0)
+                return sketch.add_floats(np.zeros(sketch.out_shape), D)
             return sketch.of_updates(self._rows, self._columns, z.astype(np.int64))
 
         return answer

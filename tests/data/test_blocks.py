@@ -131,7 +131,7 @@ def test_numbers_are_a_function_of_kept_columns():
     columns = RowColumns(row_source(X), first, "first")
     for by in (1.0, np.ones(3)):
         numbers = columns.numbers(partial(shifted, by=by))
-        total = numbers.sum(lambda values: np.asarray(values.sum(), np.int64))
+        total = numbers(lambda values: np.asarray(values.sum(), np.int64))
         assert total == X[:, 0].sum() + 6 * np.sum(by)
 
 
