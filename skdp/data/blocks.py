@@ -12,7 +12,7 @@ last two: `work` gets a `RowSource` there, and only the sum returns. A block is 
 The sources are `DenseRows` (arrays and memory maps) and `SparseRows` in memory,
 `stored_rows.BlockFiles`, `stored_rows.DaskParts`, and `views.InTurn` (several sources one after the
 other). `units.GroupRows` and `units.UserRows` hand out the rows of one privacy unit together.
-`views.ViewedRows` (a public function of the blocks), `views.ColumnRows` and `views.ZippedRows` wrap
+`views.ViewedRows` (a public function of the blocks) and `views.ZippedRows` wrap
 another source; `numbers.RemoteView` wraps remote rows. `units.Placed` joins rows with their targets
 or labels. `numbers.RowColumns` keeps a few numbers of each row on the machine that holds the row.
 All caches of one fit share one limit of memory, `views.cacheable`.
@@ -336,11 +336,6 @@ class SparseRows(_RangeOfRows):
     """Rows of a CSR matrix or array; duplicates are summed before anything is computed."""
 
     sparse = True
-
-    def n_stored(self) -> int:
-        """Return the private number of stored entries."""
-        start, stop = self._range
-        return int(self._X.indptr[stop]) - int(self._X.indptr[start])
 
     def whole(self) -> Any:
         """Return the rows as one matrix."""

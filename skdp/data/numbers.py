@@ -27,7 +27,6 @@ from skdp.data.blocks import (
     Block,
     RemoteRows,
     RowSource,
-    SparseRows,
     checked_total,
     each_part,
     finite_only,
@@ -107,13 +106,6 @@ def restricted(source: AnyRows, view: views.View, n_features: int) -> AnyRows:
         wrap = partial(views.ViewedRows, view=view, n_features=n_features)
         return RemoteView(source, wrap, n_features)
     return views.ViewedRows(cast(RowSource, source), view, n_features)
-
-
-def selected_columns(source: AnyRows, kept: NDArray[np.intp]) -> AnyRows:
-    """Return the rows on a public selection of columns; a row with a bad value stays one."""
-    if isinstance(source, (SparseRows, views.ColumnRows)):
-        return views.ColumnRows(source, kept)
-    return restricted(source, partial(views.selected, kept=kept), len(kept))
 
 
 def _columns_of_part(

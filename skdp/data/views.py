@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,7 +23,6 @@ from skdp.data.blocks import (
     RowSource,
     Scratch,
     ScratchOfThread,
-    SparseRows,
     as_array,
     cuts,
     dense,
@@ -313,39 +312,6 @@ class ViewedRows:
     def blocks(self) -> Iterator[Block]:
         """Yield what the view makes of the blocks."""
         return self._view(plain_blocks(self.source))
-
-
-class ColumnRows:
-    """Some columns of CSR rows in memory: copied in the first pass, for all others.
-
-    Unless there are too many entries: then they are looked up in each pass.
-    """
-
-    def __init__(self, source: SparseRows | ColumnRows, kept: NDArray[np.intp]) -> None:
-        self._given, self._kept, self.n_features = source, kept, len(kept)
-
-    @cached_property
-    def _rows(self) -> RowSource:
-        given: RowSource = self._given._rows if isinstance(self._given, ColumnRows) else self._given
-        view = ViewedRows(given, partial(selected, kept=self._kept), self.n_features)
-        if not isinstance(given, SparseRows) or not cacheable(12 * given.n_stored()):
-            return view
-        copies = [sp.csr_array((0, self.n_features)), *view.blocks()]
-        copied = sp.vstack(copies, format="csr")
-        copied.sort_indices()  # once, or each pass would
-        return SparseRows(copied)
-
-    def n_rows(self) -> int:
-        """Return the private number of rows."""
-        return self._given.n_rows()
-
-    def parts(self, n: int) -> list[RowSource]:
-        """Cut the copied columns, or the view of them, into parts."""
-        return self._rows.parts(n)
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield the rows on these columns."""
-        return self._rows.blocks()
 
 
 def centered(

@@ -29,7 +29,7 @@ from skdp.data.integers import (
     row_map,
     scaled_down,
 )
-from skdp.data.numbers import Numbers, restricted, row_numbers, selected_columns
+from skdp.data.numbers import Numbers, restricted, row_numbers
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import (
     FINE,
@@ -98,7 +98,7 @@ class RowQuery(GroupQuery):
 
     def columns(self, kept: NDArray[np.intp]) -> RowQuery:
         """Return the rows on a public selection of columns; bad rows stay bad."""
-        rows = selected_columns(self._source, kept)
+        rows = restricted(self._source, partial(views.selected, kept=kept), len(kept))
         return self._alike(RowQuery, rows, clip_norm=self.clip_norm)
 
     def centered(self, center: FloatArray, between: tuple[FloatArray, ...] = ()) -> RowQuery:
