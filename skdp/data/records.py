@@ -80,13 +80,6 @@ def rounded(rows: FloatArray, units: FloatArray) -> FloatArray:
     return rint(np.multiply(rows, inverse, out=_SCRATCH.rows.shaped(rows.shape)))
 
 
-def _as_floats(whole: NDArray[np.float32]) -> FloatArray:
-    """Return cached integers as float64; the next call of this thread overwrites the result."""
-    out = _SCRATCH.rows.shaped(whole.shape)
-    np.copyto(out, whole)
-    return out
-
-
 def tangent_sizes(
     squares: tuple[NDArray[Any], ...], units: FloatArray, margin: float | FloatArray
 ) -> FloatArray:
@@ -119,24 +112,15 @@ class DenseRecords:
         kept = rank * sum(self.shape)
         return kept if 4 * kept <= math.prod(self.shape) else 0
 
-    @staticmethod
-    def whole(block: Zipped, form: DenseRecords) -> tuple[FloatArray, NDArray[np.float32]]:
-        """Return the units of rows and their integers, of 18 bits at most, for later passes."""
-        units, Z = form.integers(block)
-        return units, Z.astype(np.float32)
-
     def integers(self, block: Zipped) -> Pair:
         """Return the units of rows and their integers, which the next call overwrites."""
-        kept = block.columns.get("whole")
-        if kept is None:
-            units = record_units(largest_entries(block.rows), record_bits(math.prod(self.shape)))
-            return units, rounded(block.rows, units)
-        return block.columns["row_units"], _as_floats(kept)
+        units = record_units(largest_entries(block.rows), record_bits(math.prod(self.shape)))
+        return units, rounded(block.rows, units)
 
-    def counted(self, block: Zipped) -> FloatArray:
+    @staticmethod
+    def counted(block: Zipped) -> FloatArray:
         """Return the integers of rows whose units are known."""
-        kept = block.columns.get("whole")
-        return rounded(block.rows, block.columns["units"]) if kept is None else _as_floats(kept)
+        return rounded(block.rows, block.columns["units"])
 
     def _left(self, matrix: FloatArray, Z: FloatArray) -> FloatArray:
         return np.asarray(np.matmul(matrix, Z.reshape(len(Z), *self.shape)))

@@ -35,7 +35,7 @@ from skdp.data.records import (
     single_entries,
 )
 from skdp.data.units import Placed
-from skdp.data.views import Columns, ViewedRows, Zipped, ZippedRows, cacheable, centered
+from skdp.data.views import Columns, ViewedRows, Zipped, ZippedRows, centered
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.columns import ColumnQuery
@@ -473,13 +473,7 @@ class RecordQuery(SumQuery):
         self.form: Form = (FactoredRecords if "factors" in placed.columns else kind)(shape)
         self._placed = placed
         with_targets = partial(_with_targets, at_once=self.form.at_once, place=place, units=units)
-        self._joined = placed.joined(with_targets)
-        self._records: Any = self._joined
-        # The integers of dense records (four bytes each) are cached if they fit, to save time.
-        # Contributions of other forms are not their rows.
-        fits = cacheable(4 * self._n_known * math.prod(shape))
-        if fits and type(self.form) is DenseRecords:
-            self._records = self._made(DenseRecords.whole, "row_units", "whole").with_columns
+        self._records = placed.joined(with_targets)
         self.shape = shape
         self.center = 0.0  # public: subtracted from each target
         self.bias = 0.0  # public: the constant that is appended to each record for an intercept
@@ -570,7 +564,7 @@ class RecordQuery(SumQuery):
     def entries(self) -> ColumnQuery:
         """Return the query of the entries of dense records, or of both factors, as columns."""
         size = sum(self.shape) if type(self.form) is FactoredRecords else math.prod(self.shape)
-        return self._derived(ColumnQuery, restricted(self._joined, _entries, size))
+        return self._derived(ColumnQuery, restricted(self._records, _entries, size))
 
     def records(self) -> ClippedSum:
         """Return the query of the contributions X, without targets; `total` gives the mean of X."""
