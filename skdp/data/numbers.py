@@ -273,13 +273,10 @@ class _Entries:
 
 def _columns_of(block: Any, space: KeyArray) -> KeyArray:
     """Return the columns of a block of arrays as keys, in `space`."""
-    end = 0
     with np.errstate(all="ignore"):
-        for tile in views.tiles(block):
-            whole = views.rows_of(views.whole_groups(tile))
-            start, end = end, end + len(whole)
-            space[:, start:end] = _keys(whole).T
-    return space[:, :end]
+        keys = _keys(views.rows_of(views.whole_groups(block)))
+    space[:, : len(keys)] = keys.T
+    return space[:, : len(keys)]
 
 
 def _in_order(block: Any) -> _Columns | _Entries:

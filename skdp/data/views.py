@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import CACHED, MEMORY, FloatArray
+from skdp._limits import MEMORY, FloatArray
 from skdp.data.blocks import (
     Block,
     RowSource,
@@ -118,18 +118,6 @@ def laid_flat(block: Any) -> Block:
     starts = np.repeat(np.arange(n * m) % m * d, np.diff(block.rows.indptr))
     parts = (block.rows.data, block.rows.indices + starts, block.rows.indptr[::m])
     return sp.csr_array(parts, shape=(n, m * d))
-
-
-def tiles(block: Any) -> Iterator[Any]:
-    """Yield few dense rows at a time, which stay in a cache for all that is done to them.
-
-    Other blocks stay whole.
-    """
-    if isinstance(block, Groups) or sp.issparse(rows_of(block)):
-        yield block
-        return
-    rows = max(1, CACHED // (2 * max(1, block.shape[1])))
-    yield from (block[i : i + rows] for i in range(0, max(1, block.shape[0]), rows))
 
 
 def by_group(change: Callable[[Block], Block], block: Any) -> Block:

@@ -511,7 +511,6 @@ class DPStandardScaler(
         self._check_unit()
         _validation.check_bool(self, "with_mean")
         _validation.check_bool(self, "with_std")
-        _validation.check_n_jobs(self)
         if not self._learns_bounds():
             _validation.check_column_bounds(self, "bounds")
         return _validation.check_split(self, self._default_shares())
