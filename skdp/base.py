@@ -244,7 +244,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         source = make_source(random_state, name)
         charged = any(around()) and not routes.is_on_made_data(self)  # a ledger prices all fits
         split = split and self._splits_budget and not charged
-        budget = PrivacyBudget(epsilon, 0.0 if pure else delta, self._pure_epsilon(), split)
+        budget = PrivacyBudget(epsilon, 0.0 if pure else delta, split=split)
         return PrivacySession(
             budget, source=source, adjacency=adjacency, unit=unit, observer=FitObserver()
         )
@@ -278,9 +278,6 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
 
     def _offers_pure_dp(self):
         return self._pure_dp
-
-    def _pure_epsilon(self):
-        return 0.0  # set aside for exponential mechanisms next to Gaussian releases
 
     def _budget_kinds(self):
         """Return the kinds of budgets that fits may have where delta is not 0, by their shape.

@@ -243,10 +243,6 @@ class SparseRecords:
         """Return the form of records with entry (a, b) times W1[a] W2[b], of public vectors."""
         return replace(self, scales=(W1, W2))
 
-    def coordinates(self, rank: int) -> int:
-        """Return 0: nothing is kept."""
-        return 0
-
     def _entries(self, block: Zipped) -> tuple[IntArray, IntArray, FloatArray]:
         """Return (record, flat index, value) of the entries; blocks hold no duplicates."""
         rows = block.rows
@@ -361,10 +357,6 @@ class FactoredRecords:
     def whitened(self, W1: FloatArray, W2: FloatArray) -> FactoredRecords:
         """Return the form of (W1 a)(W2 b)', for public symmetric matrices of norm at most 1."""
         return replace(self, whitening=(on_grid(W1), on_grid(W2)))
-
-    def coordinates(self, rank: int) -> int:
-        """Return 0: nothing is kept."""
-        return 0
 
     def _sides(self, block: Zipped) -> list[tuple[FloatArray, FloatArray, FloatArray, float]]:
         """Return (integers, their norms, units, norm of the rounding) of both factors."""

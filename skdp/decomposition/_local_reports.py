@@ -14,7 +14,6 @@ from skdp._validation import check_int, check_real
 from skdp.base import BaseDPEstimator, DocLinkMixin, atomic
 from skdp.data.products import SketchMap
 from skdp.decomposition._factorizer_state import draw_sketch
-from skdp.privacy.gate.bounds import Bounded
 from skdp.privacy.streams.sketches import SketchSource
 from skdp.queries.sketches import SketchUnit, Whole
 from skdp.solvers.linalg import fix_signs
@@ -75,8 +74,8 @@ class _Reporter(BaseDPEstimator):
             source, n = SketchSource.of(session, self.sketch_seed), row.shape[1]
             right = draw_sketch(source, "local", "isometry", n, min(self.sketch_size, n))
         sketch = SketchMap("report", row.shape, None, right)
-        bound = unit.bound(sketch, random=False)
-        answer = session.release(Bounded(bound, Whole(row, unit).answer(sketch)), 1.0)
+        paid = session.grant(unit.bound(sketch, random=False), 1.0)
+        answer = paid.open(Whole(row, unit).answer(sketch))
         return self._close_session(session, {"answer_": answer})
 
 

@@ -279,7 +279,10 @@ class ClippedSum(PrivateQuery):
 
     @cached_property
     def _n_kept(self) -> int:
-        return 0 if self._matrix is None else self.query.form.coordinates(len(self._matrix[1]))
+        form = self.query.form
+        if self._matrix is None or not isinstance(form, DenseRecords):
+            return 0
+        return form.coordinates(len(self._matrix[1]))
 
     @cached_property
     def _columns(self) -> RowColumns:
