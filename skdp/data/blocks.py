@@ -15,7 +15,7 @@ other). `units.GroupRows` and `units.UserRows` hand out the rows of one privacy 
 `views.ViewedRows` (a public function of the blocks) and `views.ZippedRows` wrap
 another source; `numbers.RemoteView` wraps remote rows. `units.Placed` joins rows with their targets
 or labels. `numbers.RowColumns` keeps a few numbers of each row on the machine that holds the row.
-All caches of one fit share one limit of memory, `views.cacheable`.
+What is kept for users has a limit of memory (`views.Memory`).
 
 Integer terms (see `skdp.data.integers`) are exact in float64 below 2**53 inside a block and
 in int64 across blocks, so no result depends on how the rows were divided into blocks.

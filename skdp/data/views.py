@@ -242,16 +242,11 @@ class InTurn:
 View: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
 
 
-# The cache of intermediate results for later passes (copied columns, integer records, results for
-# users). It has one public limit of memory, and never changes a result.
+# The cache of what was computed for users, for later passes. It has one public limit of memory, and
+# never changes a result.
 
 
 Arrays = tuple[NDArray[Any], ...]
-
-
-def cacheable(n_bytes: float) -> bool:
-    """Whether that much is kept between passes; NaN (not known) is not."""
-    return n_bytes <= MEMORY
 
 
 class Memory:
@@ -274,9 +269,9 @@ class Memory:
             found = make()
             size = sum(array.nbytes for array in found)
             with self._lock:
-                while self._large and not (large or cacheable(self._taken + size)):
+                while self._large and not (large or self._taken + size <= MEMORY):
                     self._taken -= sum(A.nbytes for A in self._arrays.pop(self._large.pop()))
-                if cacheable((self._taken + size) * (4 if large else 1)):
+                if (self._taken + size) * (4 if large else 1) <= MEMORY:
                     self._taken += size
                     self._arrays[key] = found
                     self._large += [key] * large
