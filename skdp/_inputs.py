@@ -212,7 +212,9 @@ def mapped(estimator, X, compute, n_columns, dtype=None, *, accept_sparse="csr")
     """Apply a public map to checked rows in memory, or to blocks where they are."""
     source = as_blocks(X)
     if source is None:
-        return compute(rows_to_map(estimator, X, accept_sparse=accept_sparse))
+        if getattr(estimator, "group_column", None) is None:
+            return compute(checked(estimator, X, reset=False, accept_sparse=accept_sparse))
+        return compute(split_rows(estimator, X, None, reset=False, accept_sparse=accept_sparse)[0])
     refuse_column(estimator)
     return map_blocks(estimator, X, source, compute, n_columns, dtype)
 
@@ -314,21 +316,20 @@ def check_placed(estimator, X, y, *, numbers, multi_output=True, reset=True):
 
 def groups_in_blocks(estimator, X, groups, *, accept_sparse):
     """Return rows in blocks with their groups, which are in memory or in the same blocks."""
-    source = check_rows(estimator, X, accept_sparse=accept_sparse)
-    name = type(estimator).__name__
-    companions = _Companions(name, type(X).__name__, source, _lengths(name, X, source))
-    return Placed(source, {"groups": companions.column("groups", groups, check_labels, (1,))})
+    companions = _companions(estimator, X, accept_sparse)
+    return Placed(
+        companions.source, {"groups": companions.column("groups", groups, check_labels, (1,))}
+    )
 
 
 def in_blocks(estimator, X, y, groups=None, *, numbers, multi_output=False):
     """Return rows in blocks with targets (and groups), which are in memory or the same blocks."""
-    name = type(estimator).__name__
     if y is None:
         raise ValueError(
-            f"This {name} estimator requires y to be passed, but the target y is None."
+            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y "
+            "is None."
         )
-    source = check_rows(estimator, X, accept_sparse="csr")
-    companions = _Companions(name, type(X).__name__, source, _lengths(name, X, source))
+    companions = _companions(estimator, X, "csr")
     several = numbers and multi_output
 
     def targets(y):
@@ -340,7 +341,13 @@ def in_blocks(estimator, X, y, groups=None, *, numbers, multi_output=False):
         raise ValueError("y must hold numbers.")
     if groups is not None:
         columns["groups"] = companions.column("groups", groups, check_labels, (1,))
-    return Placed(source, columns)
+    return Placed(companions.source, columns)
+
+
+def _companions(estimator, X, accept_sparse):
+    """Return the checked blocks of X, which other columns must match."""
+    source, name = check_rows(estimator, X, accept_sparse=accept_sparse), type(estimator).__name__
+    return _Companions(name, type(X).__name__, source, _lengths(name, X, source))
 
 
 def _lengths(name, X, source):
@@ -567,13 +574,6 @@ def without_column(estimator, X, *, reset):
         )
     validate_data(estimator, X, skip_check_array=True, reset=reset)
     return split_users(X, estimator.group_column)
-
-
-def rows_to_map(estimator, X, **options):
-    """Return checked rows in memory for a public map: without the column of groups."""
-    if getattr(estimator, "group_column", None) is None:
-        return checked(estimator, X, reset=False, **options)
-    return split_rows(estimator, X, None, reset=False, **options)[0]
 
 
 def column_number(estimator):

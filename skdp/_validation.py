@@ -87,12 +87,12 @@ def check_option(estimator, name, options, otherwise=""):
     return value
 
 
-def check_bool(estimator, name):
-    """Return a boolean parameter."""
-    value = getattr(estimator, name)
-    if not isinstance(value, bool):
-        _fail(estimator, name, "an instance of 'bool'", value)
-    return value
+def check_bool(estimator, *names):
+    """Check boolean parameters."""
+    for name in names:
+        value = getattr(estimator, name)
+        if not isinstance(value, bool):
+            _fail(estimator, name, "an instance of 'bool'", value)
 
 
 def check_split(estimator, defaults):

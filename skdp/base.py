@@ -81,32 +81,6 @@ except ImportError:  # scikit-learn before 1.9
         """Nothing: there are no callbacks."""
 
 
-class ReleaseTasks:
-    """The tasks of one fit: called with the name of each release when it is paid for."""
-
-    def __init__(self, estimator, root):
-        self._estimator = estimator
-        self._root = root
-        self._task = None
-        root.call_on_fit_task_begin(estimator=estimator)
-
-    def __call__(self, name):
-        """End the task before, begin the next one."""
-        self._end()
-        self._task = self._root.subcontext(task_name=name)
-        self._task.call_on_fit_task_begin(estimator=self._estimator)
-
-    def _end(self):
-        if self._task is not None:
-            self._task.call_on_fit_task_end(estimator=self._estimator)
-            self._task = None
-
-    def close(self):
-        """End the last task and the fit."""
-        self._end()
-        self._root.call_on_fit_task_end(estimator=self._estimator)
-
-
 # What all estimators share: opening and closing a session, receipts, ledgers, atomic fits.
 
 
@@ -208,18 +182,31 @@ def _refuse_weights(name, kwargs):
 class FitObserver(Account):
     """Hears what a fit pays: for the ledgers that it is charged to, and for its callbacks."""
 
-    tasks = None
     rows_needed = 0  # to show the scale of rows that no search has found
+    _estimator = _root = _task = None  # that of a fit with callbacks, its task, that of a release
+
+    def call_back(self, estimator: Any) -> None:
+        """Tell the callbacks of an estimator that its fit begins, and of all releases from here."""
+        self._estimator = estimator
+        self._root = estimator._init_callback_context(max_subtasks=None)
+        self._root.call_on_fit_task_begin(estimator=estimator)
 
     def paid(self, name: Any) -> Any:
-        """Tell the callbacks the name of a release."""
-        if self.tasks is not None:
-            self.tasks(name)
+        """Tell the callbacks the name of a release: its task follows the one before."""
+        if self._root is not None:
+            self._end(self._task)
+            self._task = self._root.subcontext(task_name=name)
+            self._task.call_on_fit_task_begin(estimator=self._estimator)
 
     def close(self) -> Any:
-        """Tell the callbacks that the fit has ended."""
-        if self.tasks is not None:
-            self.tasks.close()
+        """Tell the callbacks that the last release and the fit have ended."""
+        self._end(self._task)
+        self._task = None  # a stream closes more than once
+        self._end(self._root)
+
+    def _end(self, task: Any) -> None:
+        if task is not None:
+            task.call_on_fit_task_end(estimator=self._estimator)
 
 
 class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
@@ -257,7 +244,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         source = make_source(random_state, name)
         charged = any(around()) and not routes.is_on_made_data(self)  # a ledger prices all fits
         split = split and self._splits_budget and not charged
-        budget = PrivacyBudget(epsilon, 0.0 if pure else delta, self._pure_epsilon(), split)
+        budget = PrivacyBudget(epsilon, 0.0 if pure else delta, split=split)
         return PrivacySession(
             budget, source=source, adjacency=adjacency, unit=unit, observer=FitObserver()
         )
@@ -278,8 +265,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         session.observer.of_made_data = routes.is_on_made_data(self)
         routes.charge(session, name, self._reservation_key, change_of(self))
         if opened is not None and len(opened) == 1 and vars(self).get("_skl_callbacks"):
-            context = self._init_callback_context(max_subtasks=None)
-            session.observer.tasks = ReleaseTasks(self, context)
+            session.observer.call_back(self)
         self._warn_if_weak(session.budget, session.source.seeded)
         if not session.source.seeded and not session.observer.of_made_data:
             self._warn_of_search(session.budget.epsilon)
@@ -292,9 +278,6 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
 
     def _offers_pure_dp(self):
         return self._pure_dp
-
-    def _pure_epsilon(self):
-        return 0.0  # set aside for exponential mechanisms next to Gaussian releases
 
     def _budget_kinds(self):
         """Return the kinds of budgets that fits may have where delta is not 0, by their shape.

@@ -12,10 +12,10 @@ last two: `work` gets a `RowSource` there, and only the sum returns. A block is 
 The sources are `DenseRows` (arrays and memory maps) and `SparseRows` in memory,
 `stored_rows.BlockFiles`, `stored_rows.DaskParts`, and `views.InTurn` (several sources one after the
 other). `units.GroupRows` and `units.UserRows` hand out the rows of one privacy unit together.
-`views.ViewedRows` (a public function of the blocks), `views.ColumnRows` and `views.ZippedRows` wrap
+`views.ViewedRows` (a public function of the blocks) and `views.ZippedRows` wrap
 another source; `numbers.RemoteView` wraps remote rows. `units.Placed` joins rows with their targets
 or labels. `numbers.RowColumns` keeps a few numbers of each row on the machine that holds the row.
-All caches of one fit share one limit of memory, `views.cacheable`.
+What is kept for users has a limit of memory (`views.Memory`).
 
 Integer terms (see `skdp.data.integers`) are exact in float64 below 2**53 inside a block and
 in int64 across blocks, so no result depends on how the rows were divided into blocks.
@@ -129,7 +129,7 @@ def quietly(local: Callable[[Any], Any]) -> Callable[[Any], Any]:
 Block = Any  # a float64 ndarray, or a scipy CSR array: rows of one block
 
 # Public caps: one row adds less than 2**36 to an entry (mu * sigma is below 2**33, and a tangent
-# core below 9 times that), so float sums over twice as many rows stay below 2**53.
+# core below 9 times that), so float sums over a block of rows stay below 2**53.
 LIMB = 20  # bits of a limb: large integers are split into limbs, whose products are exact
 BLOCK_ROWS = 2**14  # most rows of a block: integer products of a block then stay below 2**53
 
@@ -238,8 +238,8 @@ def rows_at_once(n_features: int) -> int:
 class _RangeOfRows:
     """Rows start to stop of a matrix."""
 
-    def __init__(self, X: Any, start: int, stop: int) -> None:
-        self._X, self._range = X, (start, stop)
+    def __init__(self, X: Any, start: int = 0, stop: int | None = None) -> None:
+        self._X, self._range = X, (start, X.shape[0] if stop is None else stop)
         self.n_features = int(X.shape[1])
         self.dtype = X.dtype
 
@@ -253,12 +253,9 @@ class DenseRows(_RangeOfRows):
 
     sparse = False
 
-    def __init__(self, X: NDArray[Any], start: int = 0, stop: int | None = None) -> None:
-        super().__init__(X, start, len(X) if stop is None else stop)
-
     def whole(self) -> Any:
         """Return the rows as one array or map."""
-        return self._rows(*self._range)
+        return self._X[slice(*self._range)]
 
     def parts(self, n: int) -> list[RowSource]:
         """Cut into `n` ranges of rows."""
@@ -269,15 +266,12 @@ class DenseRows(_RangeOfRows):
         rows = rows_at_once(self.n_features)
         scratch = Scratch()
         for i in range(self._range[0], self._range[1], rows):
-            block = np.asarray(self._rows(i, min(i + rows, self._range[1])))
+            block = np.asarray(self._X[i : min(i + rows, self._range[1])])
             if block.dtype != np.float64:
                 converted = scratch.shaped(block.shape)
                 np.copyto(converted, block, casting="unsafe")
                 block = converted
             yield block
-
-    def _rows(self, i: int, j: int) -> Any:
-        return self._X[i:j]
 
 
 def well_formed(matrix: Any) -> bool:
@@ -342,14 +336,6 @@ class SparseRows(_RangeOfRows):
     """Rows of a CSR matrix or array; duplicates are summed before anything is computed."""
 
     sparse = True
-
-    def __init__(self, X: Any, start: int = 0, stop: int | None = None) -> None:
-        super().__init__(X, start, X.shape[0] if stop is None else stop)
-
-    def n_stored(self) -> int:
-        """Return the private number of stored entries."""
-        start, stop = self._range
-        return int(self._X.indptr[stop]) - int(self._X.indptr[start])
 
     def whole(self) -> Any:
         """Return the rows as one matrix."""
@@ -428,28 +414,16 @@ def _add_whole(total: NDArray[Any], part: NDArray[Any]) -> None:
 def sum_of_part(
     part: RowSource, term: Callable[[Block], NDArray[Any]], shape: tuple[int, ...], dtype: str
 ) -> NDArray[Any]:
-    """Return the sum of ``term(block)`` over one part, on the machine that holds it.
-
-    Integers held in floats are added as floats while exact.
-    """
+    """Return the sum of ``term(block)`` over one part, on the machine that holds it."""
     total: NDArray[Any] = np.zeros(shape, dtype)
-    floats: NDArray[Any] | None = None
-    rows = 0
     # A float warning would reveal private data; the gate's errstate does not apply to threads.
     with np.errstate(all="ignore"):
         for block in pieces_of(part):
             value = term(block)
-            rows += block.shape[0]
             if value.dtype == total.dtype:
                 total += value
-            elif floats is None or rows > 2 * BLOCK_ROWS:
-                if floats is not None:
-                    _add_whole(total, floats)
-                floats, rows = value, block.shape[0]
             else:
-                floats += value
-    if floats is not None:
-        _add_whole(total, floats)
+                _add_whole(total, value)
     return total
 
 

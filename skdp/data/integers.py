@@ -183,11 +183,6 @@ class IntegerRows:
         Z.data[starts + np.arange(rows.data.size)] = rows.data
 
 
-def as_int64(values: FloatArray) -> NDArray[np.int64]:
-    """Round to int64, saturated: a deterministic map of one row's contribution."""
-    return np.asarray(np.clip(np.rint(values), -LARGEST, LARGEST), dtype=np.int64)
-
-
 def clip_rows(rows: Block, clip_norm: float) -> Block:
     """Scale float rows to norm at most `clip_norm` (epsilon is infinite: nothing is protected)."""
     if math.isinf(clip_norm):

@@ -27,7 +27,6 @@ from skdp.data.blocks import (
     Block,
     RemoteRows,
     RowSource,
-    SparseRows,
     checked_total,
     each_part,
     finite_only,
@@ -41,6 +40,9 @@ class Kept(Protocol):
 
     def sum_parts(self, work: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
         """Return the sum of ``work(array)``."""
+
+
+Numbers = Callable[..., NDArray[Any]]  # see `RowColumns.numbers`
 
 
 def _composed(part: Any, *, outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Any:
@@ -92,6 +94,11 @@ class RemoteView:
         """Cache ``make(change(part))`` on the machine of each part."""
         return _keep(self._source, partial(_composed, outer=make, inner=self._change))
 
+    def zipped(self, kept: Any) -> RemoteView:
+        """Return the rows with columns that were cached of them."""
+        source: Any = self._source
+        return RemoteView(source.zipped(kept), self._change, self.n_features)
+
 
 def restricted(source: AnyRows, view: views.View, n_features: int) -> AnyRows:
     """Return the rows behind a public view, here or where they are."""
@@ -99,13 +106,6 @@ def restricted(source: AnyRows, view: views.View, n_features: int) -> AnyRows:
         wrap = partial(views.ViewedRows, view=view, n_features=n_features)
         return RemoteView(source, wrap, n_features)
     return views.ViewedRows(cast(RowSource, source), view, n_features)
-
-
-def selected_columns(source: AnyRows, kept: NDArray[np.intp]) -> AnyRows:
-    """Return the rows on a public selection of columns; a row with a bad value stays one."""
-    if isinstance(source, (SparseRows, views.ColumnRows)):
-        return views.ColumnRows(source, kept)
-    return restricted(source, partial(views.selected, kept=kept), len(kept))
 
 
 def _columns_of_part(
@@ -159,8 +159,11 @@ class RowColumns:
         return checked_total(self._kept.sum_parts(work), shape, "int64")
 
     def numbers(self, of: Callable[[views.Columns], FloatArray]) -> Numbers:
-        """Return a number for each row, computed from its columns by a public function."""
-        return Numbers(self, of)
+        """Return what sums numbers, one for each row, which a public function makes of its columns.
+
+        ``numbers(work, shape)`` is the sum of the int64 ``work(numbers)`` over all parts.
+        """
+        return lambda work, shape=(): self.sum(partial(_composed, outer=work, inner=of), shape)
 
     @cached_property
     def _with_nan_columns(self) -> AnyRows:
@@ -196,20 +199,6 @@ class RowColumns:
 
 def _median(values: NDArray[Any]) -> float:
     return float(np.median(values[values != 0])) if values.any() else 0.0
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """One number for each row, computed from cached columns whenever a sum is asked for."""
-
-    columns: RowColumns
-    of: Callable[[views.Columns], FloatArray]
-
-    def sum(
-        self, work: Callable[[FloatArray], NDArray[Any]], shape: tuple[int, ...] = ()
-    ) -> NDArray[Any]:
-        """Return the sum of the int64 ``work(numbers)`` over all parts."""
-        return self.columns.sum(partial(_composed, outer=work, inner=self.of), shape)
 
 
 def row_numbers(
@@ -284,13 +273,10 @@ class _Entries:
 
 def _columns_of(block: Any, space: KeyArray) -> KeyArray:
     """Return the columns of a block of arrays as keys, in `space`."""
-    end = 0
     with np.errstate(all="ignore"):
-        for tile in views.tiles(block):
-            whole = views.rows_of(views.whole_groups(tile))
-            start, end = end, end + len(whole)
-            space[:, start:end] = _keys(whole).T
-    return space[:, :end]
+        keys = _keys(views.rows_of(views.whole_groups(block)))
+    space[:, : len(keys)] = keys.T
+    return space[:, : len(keys)]
 
 
 def _in_order(block: Any) -> _Columns | _Entries:

@@ -242,18 +242,16 @@ class SketchMap:
         """What the integers are divided by."""
         return math.prod(side.scale for side in (self.left, self.right) if side is not None)
 
-    def of_matrix(self, Z: Any, first: int, small: bool) -> IntArray:
-        """Return the sketch of rows `first`, ... of integers (floats that hold them), exactly."""
-        total = np.zeros(self.out_shape, np.int64)
-        self.add_matrix(total, Z, first, small)
-        return total
+    def add_matrix(self, total: IntArray, Z: Any, first: int = 0, small: bool = False) -> IntArray:
+        """Add the sketch of rows `first`, ... of integers (floats that hold them) to a sketch.
 
-    def add_matrix(self, total: IntArray, Z: Any, first: int, small: bool) -> None:
-        """Add the sketch of some rows to a sketch, modulo 2**64, touching their rows alone."""
+        It is exact modulo 2**64, and touches their rows alone.
+        """
         stop = first + Z.shape[0]
         place = total[first:stop] if self.left is None else total
         words = place.view(np.uint64)
         words += self._of_rows(Z, first, stop, small).view(np.uint64)
+        return total
 
     def _of_rows(self, Z: Any, first: int, stop: int, small: bool) -> IntArray:
         left = None if self.left is None else self.left.rows(first, stop)
@@ -269,11 +267,10 @@ class SketchMap:
 
     def of_updates(self, rows: IntArray, columns: IntArray, z: IntArray) -> IntArray:
         """Return the sketch of updates (row, column, integer), exactly."""
-        sides = (self.left, self.right)
+        sides, out = (self.left, self.right), np.zeros(self.out_shape, np.int64)
         if any(side is not None and side.matrix is not None for side in sides):
             D = sp.csr_array((z.view(np.uint64), (rows, columns)), shape=self.shape)
-            return self.of_matrix(D, 0, False)
-        out = np.zeros(self.out_shape, np.int64)
+            return self.add_matrix(out, D)
         width = self.out_shape[1]
         i, zi = _spread(self.left, rows, z)
         j, sj = _spread(self.right, columns, np.ones(len(columns), np.int64))
@@ -281,20 +278,15 @@ class SketchMap:
         np.add.at(out.reshape(-1), index.reshape(-1), (zi[:, :, None] * sj[:, None, :]).reshape(-1))
         return out
 
-    def of_floats(self, A: Any, first: int) -> FloatArray:
-        """Return the sketch of rows of floats: epsilon is infinite."""
-        total = np.zeros(self.out_shape)
-        self.add_floats(total, A, first)
-        return total
-
-    def add_floats(self, total: FloatArray, A: Any, first: int) -> None:
-        """Add the sketch of some rows of floats to a sketch."""
+    def add_floats(self, total: FloatArray, A: Any, first: int = 0) -> FloatArray:
+        """Add the sketch of rows `first`, ... of floats to a sketch: epsilon is infinite."""
         stop = first + A.shape[0]
         P = A if self.right is None else A @ self.right.real()
         if self.left is not None:
             total += np.asarray((P.T @ self.left.rows(first, stop).real()).T)
         else:
             total[first:stop] += P.toarray() if sp.issparse(P) else P
+        return total
 
 
 def _spread(side: IntegerSketch | None, index: IntArray, z: IntArray) -> tuple[IntArray, IntArray]:

@@ -11,9 +11,8 @@ scales).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,13 +80,6 @@ def rounded(rows: FloatArray, units: FloatArray) -> FloatArray:
     return rint(np.multiply(rows, inverse, out=_SCRATCH.rows.shaped(rows.shape)))
 
 
-def _as_floats(whole: NDArray[np.float32]) -> FloatArray:
-    """Return cached integers as float64; the next call of this thread overwrites the result."""
-    out = _SCRATCH.rows.shaped(whole.shape)
-    np.copyto(out, whole)
-    return out
-
-
 def tangent_sizes(
     squares: tuple[NDArray[Any], ...], units: FloatArray, margin: float | FloatArray
 ) -> FloatArray:
@@ -120,24 +112,15 @@ class DenseRecords:
         kept = rank * sum(self.shape)
         return kept if 4 * kept <= math.prod(self.shape) else 0
 
-    @staticmethod
-    def whole(block: Zipped, form: DenseRecords) -> tuple[FloatArray, NDArray[np.float32]]:
-        """Return the units of rows and their integers, of 18 bits at most, for later passes."""
-        units, Z = form.integers(block)
-        return units, Z.astype(np.float32)
-
     def integers(self, block: Zipped) -> Pair:
         """Return the units of rows and their integers, which the next call overwrites."""
-        kept = block.columns.get("whole")
-        if kept is None:
-            units = record_units(largest_entries(block.rows), record_bits(math.prod(self.shape)))
-            return units, rounded(block.rows, units)
-        return block.columns["row_units"], _as_floats(kept)
+        units = record_units(largest_entries(block.rows), record_bits(math.prod(self.shape)))
+        return units, rounded(block.rows, units)
 
-    def counted(self, block: Zipped) -> FloatArray:
+    @staticmethod
+    def counted(block: Zipped) -> FloatArray:
         """Return the integers of rows whose units are known."""
-        kept = block.columns.get("whole")
-        return rounded(block.rows, block.columns["units"]) if kept is None else _as_floats(kept)
+        return rounded(block.rows, block.columns["units"])
 
     def _left(self, matrix: FloatArray, Z: FloatArray) -> FloatArray:
         return np.asarray(np.matmul(matrix, Z.reshape(len(Z), *self.shape)))
@@ -260,10 +243,6 @@ class SparseRecords:
         """Return the form of records with entry (a, b) times W1[a] W2[b], of public vectors."""
         return replace(self, scales=(W1, W2))
 
-    def coordinates(self, rank: int) -> int:
-        """Return 0: nothing is kept."""
-        return 0
-
     def _entries(self, block: Zipped) -> tuple[IntArray, IntArray, FloatArray]:
         """Return (record, flat index, value) of the entries; blocks hold no duplicates."""
         rows = block.rows
@@ -379,10 +358,6 @@ class FactoredRecords:
         """Return the form of (W1 a)(W2 b)', for public symmetric matrices of norm at most 1."""
         return replace(self, whitening=(on_grid(W1), on_grid(W2)))
 
-    def coordinates(self, rank: int) -> int:
-        """Return 0: nothing is kept."""
-        return 0
-
     def _sides(self, block: Zipped) -> list[tuple[FloatArray, FloatArray, FloatArray, float]]:
         """Return (integers, their norms, units, norm of the rounding) of both factors."""
         return [self._integers(block.rows, 0), self._integers(block.columns["factors"], 1)]
@@ -461,55 +436,25 @@ def of_means(block: Zipped, rows: FloatArray, columns: FloatArray) -> FloatArray
         return np.asarray(np.bincount(record, terms, X.shape[0]), np.float64)
 
 
-def _of_singles(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of `SparseRecords` to get the records reduced to their single entry."""
+def single_entries(
+    blocks: Iterable[Zipped], shape: tuple[int, int], by_column: bool, means: Pair | None
+) -> Iterator[Zipped]:
+    """Yield the records of one entry as vectors x e_b, or x e_a; all others as zeros.
 
-    @wraps(method)
-    def of_singles(form: SingleEntries, block: Zipped, *public: Any) -> Any:
-        return method(form, form._singled(block), *public)
-
-    return of_singles
-
-
-@dataclass(frozen=True)
-class SingleEntries(SparseRecords):
-    """Records of one entry, as vectors x e_b of `shape` (1, d2) or x e_a of `shape` (d1, 1)."""
-
-    width: int = 1  # d2 of the records
-
-    @classmethod
-    def of(cls, form: object, *, by_column: bool) -> SingleEntries:
-        """Return this form for records in an unwhitened `SparseRecords` form."""
-        if type(form) is not SparseRecords or form.scales is not None:
-            raise ValueError("sums by rows or columns of a matrix need X in CSR rows")
-        d1, d2 = form.shape
-        return cls((1, d2) if by_column else (d1, 1), None, d2)
-
-    @property
-    def total_name(self) -> str:
-        """The name of a released sum of contributions."""
-        return "column_sums" if self.shape[0] == 1 else "row_sums"
-
-    def _singled(self, block: Zipped) -> Zipped:
-        X = block.rows
+    Public `means` of rows and columns, if any, are taken off the targets.
+    """
+    d1, d2 = shape
+    for block in blocks:
+        X, y = block.rows, block.columns["y"]
         m, stored = X.shape[0], X.data != 0
         record = np.repeat(np.arange(m), np.diff(X.indptr))
         single = np.bincount(record[stored], minlength=m) == 1
         kept = stored & single[record]
-        index = (
-            X.indices[kept] % self.width if self.shape[0] == 1 else X.indices[kept] // self.width
-        )
-        indptr = np.concatenate([[0], np.cumsum(single)])
-        return Zipped(
-            sp.csr_array((X.data[kept], index, indptr), (m, max(self.shape))), block.columns
-        )
-
-    survey = _of_singles(SparseRecords.survey)
-    tangent = _of_singles(SparseRecords.tangent)
-    sides = _of_singles(SparseRecords.sides)
-    weighted = _of_singles(SparseRecords.weighted)
-    moment_sizes = _of_singles(SparseRecords.moment_sizes)
-    moments = _of_singles(SparseRecords.moments)
+        index = X.indices[kept] % d2 if by_column else X.indices[kept] // d2
+        parts = X.data[kept], index, np.concatenate([[0], np.cumsum(single)])
+        rows = sp.csr_array(parts, (m, d2 if by_column else d1))
+        y = y if means is None else y - of_means(block, *means)
+        yield Zipped(rows, {**block.columns, "y": y})
 
 
 # Dense records x with residuals <x, M> - y but contributions A x, for a public matrix A.

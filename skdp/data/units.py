@@ -113,9 +113,8 @@ class Placed:
         """Combine ``work(column)`` of all places; of the workers' only ``finish`` comes home."""
         column = self.columns[name]
         if isinstance(self.rows, DaskRows):
-            (items,) = self._items({name: column})
-            parts = DaskParts([[item] for item in items], same, 0)
-            return parts.reduce(work, combine, finish)
+            there: Any = self.column(name, same, 0)
+            return there.reduce(work, combine, finish)
         files = self.rows.files() if isinstance(self.rows, BlockFiles) else [self.rows]
         ranges = _ranges(file.n_rows() for file in files)
         return finish(reduce(combine, [work(column[a:b]) for a, b in ranges]))
@@ -489,18 +488,12 @@ class UserRows(GroupRows):
         return Y if good.all() else np.where(good[:, None, None], Y, 0.0)
 
 
-def one_row_each(batches: Iterable[Batch]) -> Iterator[FloatArray]:
-    """Yield one row of each user, the first in the user's own order, in the units of the data.
+def one_each(batches: Iterable[Batch], *, targets: bool = False) -> Iterator[FloatArray]:
+    """Yield one row of each user, the first in the user's own order, or its targets.
 
-    That of a bad user is a bad row.
+    They are in the units of the data. That of a bad user is a bad row.
     """
     for batch in batches:
-        rows = batch._source._rows_of(batch._at[:, :1], batch.good)[:, 0]
-        yield np.where(batch.good[:, None], rows, np.nan)
-
-
-def one_target_each(batches: Iterable[Batch]) -> Iterator[FloatArray]:
-    """Yield the target of the same row of each user."""
-    for batch in batches:
-        targets = batch._source._targets_of(batch._at[:, :1], batch.good)[:, 0]
-        yield np.where(batch.good[:, None], targets, np.nan)
+        taken = batch._source._targets_of if targets else batch._source._rows_of
+        values = taken(batch._at[:, :1], batch.good)[:, 0]
+        yield np.where(batch.good[:, None], values, np.nan)

@@ -10,20 +10,19 @@ import math
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import CACHED, MEMORY, FloatArray
+from skdp._limits import MEMORY, FloatArray
 from skdp.data.blocks import (
     Block,
     RowSource,
     Scratch,
     ScratchOfThread,
-    SparseRows,
     as_array,
     cuts,
     dense,
@@ -119,18 +118,6 @@ def laid_flat(block: Any) -> Block:
     starts = np.repeat(np.arange(n * m) % m * d, np.diff(block.rows.indptr))
     parts = (block.rows.data, block.rows.indices + starts, block.rows.indptr[::m])
     return sp.csr_array(parts, shape=(n, m * d))
-
-
-def tiles(block: Any) -> Iterator[Any]:
-    """Yield few dense rows at a time, which stay in a cache for all that is done to them.
-
-    Other blocks stay whole.
-    """
-    if isinstance(block, Groups) or sp.issparse(rows_of(block)):
-        yield block
-        return
-    rows = max(1, CACHED // (2 * max(1, block.shape[1])))
-    yield from (block[i : i + rows] for i in range(0, max(1, block.shape[0]), rows))
 
 
 def by_group(change: Callable[[Block], Block], block: Any) -> Block:
@@ -255,16 +242,11 @@ class InTurn:
 View: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
 
 
-# The cache of intermediate results for later passes (copied columns, integer records, results for
-# users). It has one public limit of memory, and never changes a result.
+# The cache of what was computed for users, for later passes. It has one public limit of memory, and
+# never changes a result.
 
 
 Arrays = tuple[NDArray[Any], ...]
-
-
-def cacheable(n_bytes: float) -> bool:
-    """Whether that much is kept between passes; NaN (not known) is not."""
-    return n_bytes <= MEMORY
 
 
 class Memory:
@@ -287,9 +269,9 @@ class Memory:
             found = make()
             size = sum(array.nbytes for array in found)
             with self._lock:
-                while self._large and not (large or cacheable(self._taken + size)):
+                while self._large and not (large or self._taken + size <= MEMORY):
                     self._taken -= sum(A.nbytes for A in self._arrays.pop(self._large.pop()))
-                if cacheable((self._taken + size) * (4 if large else 1)):
+                if (self._taken + size) * (4 if large else 1) <= MEMORY:
                     self._taken += size
                     self._arrays[key] = found
                     self._large += [key] * large
@@ -313,39 +295,6 @@ class ViewedRows:
     def blocks(self) -> Iterator[Block]:
         """Yield what the view makes of the blocks."""
         return self._view(plain_blocks(self.source))
-
-
-class ColumnRows:
-    """Some columns of CSR rows in memory: copied in the first pass, for all others.
-
-    Unless there are too many entries: then they are looked up in each pass.
-    """
-
-    def __init__(self, source: SparseRows | ColumnRows, kept: NDArray[np.intp]) -> None:
-        self._given, self._kept, self.n_features = source, kept, len(kept)
-
-    @cached_property
-    def _rows(self) -> RowSource:
-        given: RowSource = self._given._rows if isinstance(self._given, ColumnRows) else self._given
-        view = ViewedRows(given, partial(selected, kept=self._kept), self.n_features)
-        if not isinstance(given, SparseRows) or not cacheable(12 * given.n_stored()):
-            return view
-        copies = [sp.csr_array((0, self.n_features)), *view.blocks()]
-        copied = sp.vstack(copies, format="csr")
-        copied.sort_indices()  # once, or each pass would
-        return SparseRows(copied)
-
-    def n_rows(self) -> int:
-        """Return the private number of rows."""
-        return self._given.n_rows()
-
-    def parts(self, n: int) -> list[RowSource]:
-        """Cut the copied columns, or the view of them, into parts."""
-        return self._rows.parts(n)
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield the rows on these columns."""
-        return self._rows.blocks()
 
 
 def centered(

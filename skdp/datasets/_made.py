@@ -404,12 +404,6 @@ def make_user_tasks(
 # A table with the columns that real ones have: nothing is scaled, centred, or well behaved.
 
 
-_KINDS = (
-    "dummy_50", "dummy_20", "dummy_5", "dummy_1", "visits", "parts", "amount", "income", "tail",
-    "year", "temperature", "ppm", "id", "constant", "zero", "year_copy", "income_copy",
-)  # fmt: skip
-
-
 def make_table(
     n_samples: int = 1000, *, noise: float = 0.5, names: bool = False, random_state: Any = None
 ) -> Any:
@@ -459,7 +453,7 @@ def make_table(
     columns["constant"], columns["zero"] = np.full(n, 3.0), np.zeros(n)
     columns["year_copy"] = columns["year"] + rng.integers(-1, 2, n)
     columns["income_copy"] = columns["income"] / 12
-    X = np.column_stack([columns[kind] for kind in _KINDS]).astype(np.float64)
+    X = np.column_stack(list(columns.values())).astype(np.float64)
     signal = (
         columns["dummy_50"] - 0.8 * columns["dummy_20"] + 0.5 * columns["visits"]
         + 0.1 * (columns["parts"] - 40) + 0.04 * (columns["year"] - 1985)
@@ -467,4 +461,4 @@ def make_table(
     )  # fmt: skip
     y = signal + noise * signal.std() * rng.standard_normal(n)
     y = 40_000 + 3_000 * y
-    return (X, y, _KINDS) if names else (X, y)
+    return (X, y, tuple(columns)) if names else (X, y)

@@ -148,12 +148,10 @@ class FactorizerStreams(StreamingMixin):
     @atomic
     def _start(self):
         self._check_parameters()
+        shape = self._shape()
         # What has no layout is refused before it is charged.
-        states.make_layout(self, self._shape(), self._unit(stream=True))
-        self._pay_stream(self._open_session(), self._shape())
-
-    def _pay_stream(self, session, shape):
-        """Pay for a stream of a matrix of a shape; nothing is read."""
+        states.make_layout(self, shape, self._unit(stream=True))
+        session = self._open_session()
         self._warn_of_delta(*public_units(self, shape, session))
         self._state = states.begin(self, session, shape)
         if self.max_releases > 1:

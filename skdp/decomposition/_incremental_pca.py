@@ -412,8 +412,7 @@ class DPIncrementalPCA(
 
     def _check_parameters(self):
         self._check_unit()
-        _validation.check_bool(self, "whiten")
-        _validation.check_bool(self, "copy")
+        _validation.check_bool(self, "whiten", "copy")
         _validation.check_int(self, "n_components", 1, none=True)
         _validation.check_int(self, "batch_size", 1, none=True)
         _validation.check_int(self, "max_releases", 1)

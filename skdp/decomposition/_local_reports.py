@@ -74,7 +74,8 @@ class _Reporter(BaseDPEstimator):
             source, n = SketchSource.of(session, self.sketch_seed), row.shape[1]
             right = draw_sketch(source, "local", "isometry", n, min(self.sketch_size, n))
         sketch = SketchMap("report", row.shape, None, right)
-        answer = session.release(Whole(row, unit).sketch(sketch), 1.0)
+        paid = session.grant(unit.bound(sketch, random=False), 1.0)
+        answer = paid.open(Whole(row, unit).answer(sketch))
         return self._close_session(session, {"answer_": answer})
 
 
@@ -303,10 +304,13 @@ class LocalAggregator:
         self._reports += reports
         return self
 
-    def _matrix(self):
+    def _added(self):
         if not self._reports:
             raise ValueError("no report was added.")
-        return np.array([report.values for report in self._reports])
+        return self._reports
+
+    def _matrix(self):
+        return np.array([report.values for report in self._added()])
 
     def _pairs(self):
         return gram_factors(self._matrix(), self._reports[0].noise_scale, self.n_components)
@@ -324,9 +328,7 @@ class LocalAggregator:
     @property
     def privacy_spent_(self) -> Any:
         """The receipt of the report that says most of its row."""
-        if not self._reports:
-            raise ValueError("no report was added.")
-        receipts = [report.privacy_spent for report in self._reports]
+        receipts = [report.privacy_spent for report in self._added()]
         most = max(receipts, key=lambda spent: (spent.mu, spent.epsilon))
         return replace(most, seeded=any(spent.seeded for spent in receipts))
 

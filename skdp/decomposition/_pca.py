@@ -352,8 +352,7 @@ class DPPCA(
         if not (isinstance(self.n_components, float) and 0 < self.n_components < 1):
             words = "mle", "auto"
             _validation.check_int(self, "n_components", 0, also=words, none=True, parts=True)
-        _validation.check_bool(self, "copy")
-        _validation.check_bool(self, "whiten")
+        _validation.check_bool(self, "copy", "whiten")
         _validation.check_option(self, "svd_solver", _SOLVERS)
         _base.check_normalizer(self)
         _validation.check_real(self, "tol", 0, math.inf, closed="left")

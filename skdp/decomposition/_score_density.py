@@ -256,7 +256,6 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         n_bins = _validation.check_int(self, "n_bins", 2, also=("auto",))
         if n_bins != "auto" and n_bins > 1000:
             raise ValueError(f"'n_bins' must be at most 1000. Got {self.n_bins!r}.")
-        _validation.check_n_jobs(self)
         classes = () if self.classes is None else _validation.check_classes(self, least=1)
         shares = {"limits": 0.2} if self._public_frame() is None else {}
         sized = self.kind == "auto" or (self.kind == "density" and self.n_bins == "auto")

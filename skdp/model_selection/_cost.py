@@ -97,7 +97,7 @@ def _planned_losses(part):
     kinds = part._budget_kinds()
     delta = 0.0 if kinds == ("pure",) else part.delta
     alone = not any(around())
-    budget = PrivacyBudget(part.epsilon, delta, part._pure_epsilon(), alone and part._splits_budget)
+    budget = PrivacyBudget(part.epsilon, delta, split=alone and part._splits_budget)
     if alone and kinds not in (("gaussian",), ("pure",)) and budget.delta and not budget.exact:
         return (Loss("pure", budget.epsilon), Loss("delta", budget.delta))
     return planned(budget)

@@ -44,18 +44,13 @@ class Published(DecompositionPlans, BaseDPEstimator, ABC):
         self._check_parameters()
         self._checked_session()  # errors about the budget come before those about the shape
         X = self._checked_matrix(X)
-        self._check_shape(X.shape)
         session = self._open_session()
         attributes = self._fit_session(session, X)
         return self._close_session(session, as_input_dtype(attributes, X.dtype))
 
     @abstractmethod
     def _checked_matrix(self, X):
-        """Return X as the algorithm takes it, or say what is wrong with it."""
-
-    @abstractmethod
-    def _check_shape(self, shape):
-        """Refuse a shape that does not go with the parameters."""
+        """Return X as the algorithm takes it, or say what is wrong with it, or with its shape."""
 
 
 # Products with the sensitivities that papers print, where these are larger than the exact ones.

@@ -118,7 +118,10 @@ class PowerDeflation(Published):
 
     def _checked_matrix(self, X):
         forms = ("csr", "csc", "coo")
-        return checked(self, X, accept_sparse=forms, ensure_min_samples=2)
+        X = checked(self, X, accept_sparse=forms, ensure_min_samples=2)
+        check_square(self, X.shape)
+        check_columns(self, X.shape[1])
+        return X
 
     def _fit_session(self, session, X):
         """Release the noisy products; X itself is read by the session alone."""
@@ -171,10 +174,6 @@ class PowerDeflation(Published):
         check_real(self, "coherence", 1, math.inf, closed="left")
         check_option(self, "calibration", ("exact", "printed"))
         check_bounds(self, "entry_bounds")
-
-    def _check_shape(self, shape):
-        check_square(self, shape)
-        check_columns(self, shape[1])
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

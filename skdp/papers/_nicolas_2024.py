@@ -120,7 +120,11 @@ class PowerMethod(LinearTransformMixin, Published):
 
     def _checked_matrix(self, X):
         options = {"accept_sparse": ("csr", "csc"), "ensure_min_features": 2}
-        return check_matrix(self, X, "for the row unit of DPTruncatedSVD", **options)
+        X = check_matrix(self, X, "for the row unit of DPTruncatedSVD", **options)
+        check_columns(self, X.shape[1])
+        if self._protects.symmetric:
+            check_square(self, X.shape)
+        return X
 
     def _fit_session(self, session, X):
         """Release the noisy products; X itself is read by the session alone."""
@@ -148,8 +152,3 @@ class PowerMethod(LinearTransformMixin, Published):
         check_int(self, "n_parties", 1)
         check_option(self, "calibration", ("exact", "printed"))
         check_bounds(self, "entry_bounds")
-
-    def _check_shape(self, shape):
-        check_columns(self, shape[1])
-        if self._protects.symmetric:
-            check_square(self, shape)

@@ -110,7 +110,13 @@ class SketchFactorizer(LinearTransformMixin, Published):
         self.random_state = random_state
 
     def _checked_matrix(self, X):
-        return check_matrix(self, X, "in DPLowRankFactorizer", accept_sparse=("csr", "csc"))
+        X = check_matrix(self, X, "in DPLowRankFactorizer", accept_sparse=("csr", "csc"))
+        if self.n_components > min(X.shape):
+            raise ValueError(
+                f"n_components({self.n_components}) must be <= min(n_samples, n_features)"
+                f"({min(X.shape)}). Got n_components={self.n_components}."
+            )
+        return X
 
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
@@ -141,13 +147,6 @@ class SketchFactorizer(LinearTransformMixin, Published):
         check_real(self, "sensitivity", 1e-60, 1e60)
         check_option(self, "method", ("two_sketch", "three_sketch"))
         check_real(self, "alpha", 0, 1, closed="right")
-
-    def _check_shape(self, shape):
-        if self.n_components > min(shape):
-            raise ValueError(
-                f"n_components({self.n_components}) must be <= min(n_samples, n_features)"
-                f"({min(shape)}). Got n_components={self.n_components}."
-            )
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

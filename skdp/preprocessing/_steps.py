@@ -12,7 +12,6 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp import _inputs, _validation
-from skdp._limits import CACHED
 from skdp.base import (
     BaseDPEstimator,
     DocLinkMixin,
@@ -259,24 +258,13 @@ class Standardisation(NamedTuple):
         if sp.issparse(X):
             return self._of_stored(X, dtype)
         out = np.empty(X.shape, dtype)
-        size = max(1, min(len(X), CACHED // max(1, X.shape[1])))
-        # Arithmetic with a vector for each row is faster than with one for all.
-        low, high = (np.tile(bound, (size, 1)) for bound in self.bounds)
-        center, scale = (
-            None if numbers is None else np.tile(in_dtype(numbers, dtype), (size, 1))
-            for numbers in (self.mean, self.scale)
-        )
         with np.errstate(over="ignore"):
-            for i in range(0, len(X), size):
-                rows = out[i : i + size]
-                n = len(rows)
-                np.clip(X[i : i + size], low[:n], high[:n], out=rows, casting="same_kind")
-                if center is not None:
-                    rows -= center[:n]
-                if scale is not None:
-                    rows /= scale[:n]
-                saturated(rows)
-        return out
+            np.clip(X, *self.bounds, out=out, casting="same_kind")
+            if self.mean is not None:
+                out -= in_dtype(self.mean, dtype)
+            if self.scale is not None:
+                out /= in_dtype(self.scale, dtype)
+        return saturated(out)
 
     def _of_stored(self, X, dtype):
         """Return the same of a CSR matrix that is scaled alone: its zeros stay zeros."""
@@ -509,9 +497,7 @@ class DPStandardScaler(
     def _check_parameters(self):
         """Return the shares of the releases."""
         self._check_unit()
-        _validation.check_bool(self, "with_mean")
-        _validation.check_bool(self, "with_std")
-        _validation.check_n_jobs(self)
+        _validation.check_bool(self, "with_mean", "with_std")
         if not self._learns_bounds():
             _validation.check_column_bounds(self, "bounds")
         return _validation.check_split(self, self._default_shares())

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from skdp._limits import FloatArray
 from skdp.data.blocks import ScratchOfThread, checked_total, finite_only
 from skdp.data.numbers import WHOLE, CachedHere, CountsIn, Kept, stored_columns
-from skdp.data.views import group_sums, rows_each, rows_of, tiles, whole_groups
+from skdp.data.views import group_sums, rows_each, rows_of, whole_groups
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import GroupQuery, SumQuery, summed
 
@@ -198,8 +198,6 @@ class ColumnQuery(GroupQuery):
                 return np.hstack([*sums, zeros[-1:] * rows.shape[0]])
 
             def term(block: Any) -> NDArray[Any]:
-                if isinstance(block, np.ndarray) and step:
-                    return np.asarray(sum(of_piece(tile) for tile in tiles(block)))
                 return of_stored(block) if sp.issparse(block) else of_piece(block)
 
             return self._sum(term, (2 * d + 1,), step)

@@ -48,16 +48,8 @@ from skdp.data.integers import (
 )
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
-from skdp.queries.sums import Neighbours, whole_steps
+from skdp.queries.sums import Neighbours, NumberQuery, to_grid
 from skdp.units import INTERVAL, UNITS, Unit
-
-
-def to_grid(values: Any, step: float) -> NDArray[Any]:
-    """Round a float statistic to int64 in units of `step`, saturated; exact floats at step 0."""
-    values = np.asarray(values, np.float64)
-    if step == 0.0:
-        return np.asarray(values)
-    return np.asarray(np.clip(np.rint(values / step), -(2.0**62), 2.0**62), dtype=np.int64)
 
 
 def rounded_release(
@@ -578,28 +570,20 @@ class EntryRowQuery(PrivateQuery):
         """Bound the float error of A'A in two neighbours."""
         return 2 * (sum(self.shape) + 16) * ROUNDING * self.shape[0] * self.clip_norm**2
 
+    def _lengths(self) -> NumberQuery:
+        """Return the query over the norms of the rows, one of which gives way to another."""
+        return NumberQuery(lambda work, _: work(self._norms()), "norm", adjacency="replace")
+
     def kept_below(self, threshold: float) -> Bounded:
         """Return the centred rank of a threshold among the nonzero row norms.
 
         A row adds -1/2, 0 or 1/2, and one entry changes one row: the rank moves by at most 1.
         """
-
-        def answer(step: float) -> NDArray[Any]:
-            norms = self._norms()
-            low = int(np.count_nonzero((norms > 0) & (norms <= threshold)))
-            return whole_steps(step, (low, 0.5), (int(np.count_nonzero(norms > threshold)), -0.5))
-
-        return Bounded(
-            Bound("norm_centered_rank", (), 1.0, slack=1.0, l1=1.0, l1_slack=1.0), answer
-        )
+        return self._lengths().kept_below(threshold)
 
     def norms_above(self, threshold: float) -> Bounded:
         """Return how many rows are longer than a threshold: one entry moves one of them."""
-
-        def answer(step: float) -> NDArray[Any]:
-            return whole_steps(step, (int(np.count_nonzero(self._norms() > threshold)), 1.0))
-
-        return Bounded(Bound("norm_count_above", (), 1.0, slack=1.0, l1=1.0, l1_slack=1.0), answer)
+        return self._lengths().above(threshold)
 
     def counts(self) -> Bounded:
         """Return the column sums of clipped entries: one of them moves by alpha."""

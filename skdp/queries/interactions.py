@@ -34,9 +34,9 @@ from skdp.data.histories import MARGIN, binary_rows, history_rows, with_unit_pai
 from skdp.data.integers import exact_map, off_grid, on_grid
 from skdp.data.numbers import restricted
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
-from skdp.queries.entries import largest_two, rounded_release, to_grid
+from skdp.queries.entries import largest_two, rounded_release
 from skdp.queries.rows import RowQuery
-from skdp.queries.sums import Neighbours, SumQuery
+from skdp.queries.sums import Neighbours, SumQuery, to_grid
 from skdp.solvers.linalg import without_direction
 
 

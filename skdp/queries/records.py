@@ -30,12 +30,12 @@ from skdp.data.records import (
     FactoredRecords,
     Frame,
     MixedRecords,
-    SingleEntries,
     SparseRecords,
     of_means,
+    single_entries,
 )
 from skdp.data.units import Placed
-from skdp.data.views import Columns, ViewedRows, Zipped, ZippedRows, cacheable, centered
+from skdp.data.views import Columns, ViewedRows, Zipped, ZippedRows, centered
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.columns import ColumnQuery
@@ -79,14 +79,9 @@ def _sizes_of_moments(block: Zipped, form: Form) -> tuple[FloatArray]:
     return (np.where(block.columns["units"] > 0, form.moment_sizes(block), 0.0),)
 
 
-def _units_alone(block: Zipped, form: Form) -> tuple[FloatArray, ...]:
-    """Return units and norms of X; they do not depend on y."""
-    return form.survey(block)
-
-
 def _of_rows_alone(block: Zipped, form: Form) -> tuple[FloatArray, FloatArray]:
     """Return units of X and the norms of X X'; they do not depend on y."""
-    units, _ = _units_alone(block, form)
+    units, _ = form.survey(block)
     return units, *_sizes_of_moments(block.with_columns(units=units), form)
 
 
@@ -284,7 +279,10 @@ class ClippedSum(PrivateQuery):
 
     @cached_property
     def _n_kept(self) -> int:
-        return 0 if self._matrix is None else self.query.form.coordinates(len(self._matrix[1]))
+        form = self.query.form
+        if self._matrix is None or not isinstance(form, DenseRecords):
+            return 0
+        return form.coordinates(len(self._matrix[1]))
 
     @cached_property
     def _columns(self) -> RowColumns:
@@ -309,7 +307,7 @@ class ClippedSum(PrivateQuery):
     def scores_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the lengths of the contributions."""
         scores = self._columns.numbers(partial(_scores, lengths=self._lengths))
-        return self.query._below(scores, threshold, "gradient_norm_centered_rank", kept_only=True)
+        return self.query._below(scores, threshold, "gradient_norm_centered_rank")
 
     def prediction_moments(self, unit: float, cut: float, clip_norm: float) -> Bounded:
         """Return the Gram matrix of rows (prediction, target, 1) at this matrix M.
@@ -350,8 +348,7 @@ class ClippedSum(PrivateQuery):
             last = [int(total[-1]) >> shift] if bias else []
             return np.concatenate([self._map(joined(high, low, shift)), np.array(last, np.int64)])
 
-        total = getattr(query.form, "total_name", "spectral_init_sum")
-        first = "record_sum" if self._of_rows else total
+        first = "record_sum" if self._of_rows else query.total_name
         name = first if self._matrix is None else "gradient_sum"
         change = query.neighbours.array(C)
         bound = Bound(name, (self.n_coordinates,), change, slack=1.01 * self._slack)
@@ -479,17 +476,12 @@ class RecordQuery(SumQuery):
         self.form: Form = (FactoredRecords if "factors" in placed.columns else kind)(shape)
         self._placed = placed
         with_targets = partial(_with_targets, at_once=self.form.at_once, place=place, units=units)
-        self._joined = placed.joined(with_targets)
-        self._records: Any = self._joined
-        # The integers of dense records (four bytes each) are cached if they fit, to save time.
-        # Contributions of other forms are not their rows.
-        fits = cacheable(4 * self._n_known * math.prod(shape))
-        if fits and type(self.form) is DenseRecords:
-            self._records = self._made(DenseRecords.whole, "row_units", "whole").with_columns
+        self._records = placed.joined(with_targets)
         self.shape = shape
         self.center = 0.0  # public: subtracted from each target
         self.bias = 0.0  # public: the constant that is appended to each record for an intercept
         self.means: Means | None = None  # public: <X, a 1' + 1 b'> is subtracted from each target
+        self.total_name = "spectral_init_sum"
         self._keep()
 
     def _contributing(self, **public: Any) -> RecordQuery:
@@ -504,7 +496,9 @@ class RecordQuery(SumQuery):
         self.survey = self._made(surveyed, "units", "norms", "targets")
         make = partial(_sizes_of_moments, form=self.form)
         self.moment_sizes = self.survey.then(make, "moment_sizes")
-        self.units_alone = self._made(_units_alone, "units", "norms")
+        # Units and norms of X do not depend on y.
+        alone = RowColumns(self._records, self.form.survey, "units", "norms", n_jobs=self.n_jobs)
+        self.units_alone = alone
 
     @property
     def _counted(self) -> bool:
@@ -549,9 +543,12 @@ class RecordQuery(SumQuery):
 
     def about_means(self, rows: FloatArray, columns: FloatArray) -> RecordQuery:
         """Return the records with public row and column biases subtracted from their targets."""
+        self._check_csr()
+        return self._contributing(means=(rows, columns))
+
+    def _check_csr(self) -> None:
         if type(self.form) is not SparseRecords or self.form.scales is not None:
             raise ValueError("means of rows and columns need X in CSR rows")
-        return self._contributing(means=(rows, columns))
 
     def single_entries(self, by_column: bool) -> RecordQuery:
         """Return the CSR records of one entry, by its column or row; all other records are zero.
@@ -559,13 +556,18 @@ class RecordQuery(SumQuery):
         The sums `products` of these give column or row biases. Each record is mapped alone, so the
         bounds are those of the mapped records.
         """
-        form = SingleEntries.of(self.form, by_column=by_column)
-        return self._contributing(form=form, shape=form.shape)
+        self._check_csr()
+        view = partial(single_entries, shape=self.shape, by_column=by_column, means=self.means)
+        name, (d1, d2) = "column_sums" if by_column else "row_sums", self.shape
+        shape = (1, d2) if by_column else (d1, 1)
+        records = restricted(self._records, view, max(shape))
+        public = {"form": SparseRecords(shape), "shape": shape, "means": None, "total_name": name}
+        return self._contributing(_records=records, **public)
 
     def entries(self) -> ColumnQuery:
         """Return the query of the entries of dense records, or of both factors, as columns."""
         size = sum(self.shape) if type(self.form) is FactoredRecords else math.prod(self.shape)
-        return self._derived(ColumnQuery, restricted(self._joined, _entries, size))
+        return self._derived(ColumnQuery, restricted(self._records, _entries, size))
 
     def records(self) -> ClippedSum:
         """Return the query of the contributions X, without targets; `total` gives the mean of X."""
@@ -587,13 +589,12 @@ class RecordQuery(SumQuery):
         """Return the rank of a threshold among the |y_i| that are not 0."""
         center = self.center  # the query itself holds rows
         sizes = self.survey.numbers(lambda columns: np.abs(centred(columns, center)))
-        return self._below(sizes, threshold, "target_scale", kept_only=True)
+        return self._below(sizes, threshold, "target_scale")
 
     def moment_sizes_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the sizes ||X_i X_i'||_F."""
         sizes = self.moment_sizes.numbers(itemgetter("moment_sizes"))
-        name = "measurement_gram_norm_centered_rank"
-        return self._below(sizes, threshold, name, kept_only=True)
+        return self._below(sizes, threshold, "measurement_gram_norm_centered_rank")
 
     # -- second moments of the design --------------------------------------------------------
 

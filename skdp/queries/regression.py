@@ -35,14 +35,11 @@ _LENGTH = "length"  # name of the column with the norms of rows in their units
 def _lengths(
     block: Any, scale: views.RowScale | None, kept: views.Kept | None
 ) -> tuple[FloatArray]:
-    norms = []
-    for part in views.tiles(block):
-        (rows,) = views.rows_of_records([part], kept)
-        if scale is not None:
-            good = None if isinstance(part, views.Groups) else views.good_records(part)
-            rows = views.with_rows(rows, scale(views.rows_of(rows), good))
-        norms.append(_norms(rows, scale))
-    return (np.concatenate(norms),)
+    (rows,) = views.rows_of_records([block], kept)
+    if scale is not None:
+        good = None if isinstance(block, views.Groups) else views.good_records(block)
+        rows = views.with_rows(rows, scale(views.rows_of(rows), good))
+    return (_norms(rows, scale),)
 
 
 def _norms(block: Any, scale: views.RowScale | None) -> FloatArray:

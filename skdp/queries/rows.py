@@ -24,13 +24,12 @@ from skdp.data.integers import (
     FINEST_UNIT,
     ExactProduct,
     PublicMatrix,
-    as_int64,
     joined,
     length_unit,
     row_map,
     scaled_down,
 )
-from skdp.data.numbers import Numbers, restricted, row_numbers, selected_columns
+from skdp.data.numbers import Numbers, restricted, row_numbers
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import (
     FINE,
@@ -40,6 +39,7 @@ from skdp.queries.sums import (
     TangentQuery,
     bias_units,
     exact_bias,
+    to_grid,
 )
 
 _POSITIVE = partial(np.maximum, 0.0)
@@ -98,7 +98,7 @@ class RowQuery(GroupQuery):
 
     def columns(self, kept: NDArray[np.intp]) -> RowQuery:
         """Return the rows on a public selection of columns; bad rows stay bad."""
-        rows = selected_columns(self._source, kept)
+        rows = restricted(self._source, partial(views.selected, kept=kept), len(kept))
         return self._alike(RowQuery, rows, clip_norm=self.clip_norm)
 
     def centered(self, center: FloatArray, between: tuple[FloatArray, ...] = ()) -> RowQuery:
@@ -135,7 +135,7 @@ class RowQuery(GroupQuery):
 
         Rows that are not finite count as rows of zeros; so do groups with a value that is not.
         """
-        return self._below(self._norms, threshold, "norm_centered_rank", kept_only=True)
+        return self._below(self._norms, threshold, "norm_centered_rank")
 
     def norms_above(self, threshold: float) -> Bounded:
         """Return how many rows are longer than a threshold."""
@@ -159,7 +159,7 @@ class RowQuery(GroupQuery):
                 ratio, parts = (before / step).as_integer_ratio()
                 total = ((high << blocks.LIMB) + low) * ratio // parts
                 return np.asarray(min(total, LARGEST), np.int64)
-            return self._norms.sum(partial(_square_units, clip_norm=C, step=step))
+            return self._norms(partial(_square_units, clip_norm=C, step=step))
 
         return self._number("squared_norm_sum", 0.0, C * C, answer, rounding=1.0)
 
@@ -358,7 +358,7 @@ def _product(Z: blocks.Block, V: FloatArray) -> FloatArray:
 def _square_units(norms: FloatArray, clip_norm: float, step: float) -> NDArray[np.int64]:
     """Return the sum of min(norm, C)^2 in steps, each rounded."""
     clipped = np.minimum(norms, clip_norm)
-    return np.asarray(as_int64(clipped * clipped / step).sum())
+    return np.asarray(to_grid(clipped * clipped, step).sum())
 
 
 def _augmented(rows: blocks.Block, bias: float) -> FloatArray:

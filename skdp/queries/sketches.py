@@ -34,7 +34,6 @@ or, for Gaussian matrices that nobody knows, random with mean 1 (`SketchLaw`).
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -50,7 +49,7 @@ from skdp.data.integers import FINEST_UNIT, row_map
 from skdp.data.products import SketchMap, signed
 from skdp.data.stored_rows import BlockFiles
 from skdp.privacy.accounting.losses import SketchLaw
-from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Bound, PrivateQuery
 from skdp.queries.entries import MatrixUnit
 from skdp.queries.sums import Neighbours
 
@@ -155,21 +154,7 @@ class SketchUnit(MatrixUnit):
             return np.clip(np.trunc(values * (1 / unit)), -EXACT, EXACT)
 
 
-class _Sketched(PrivateQuery):
-    """Private data that are multiplied by public matrices."""
-
-    _unit: SketchUnit
-
-    def sketch(self, sketch: SketchMap, random: bool = False) -> Bounded:
-        """Return one sketch: see the module."""
-        return Bounded(self._unit.bound(sketch, random=random), self.answer(sketch))
-
-    @abstractmethod
-    def answer(self, sketch: SketchMap) -> Callable[[float], NDArray[Any]]:
-        """Return the closure that computes one sketch."""
-
-
-class Whole(_Sketched):
+class Whole(PrivateQuery):
     """A private matrix, or a block of its rows that starts at row `first`.
 
     Parameters
@@ -224,7 +209,7 @@ def _in_order(A: Any) -> Iterator[Any]:
         yield from DenseRows(np.asarray(A)).blocks()
 
 
-class Updates(_Sketched):
+class Updates(PrivateQuery):
     """A batch of updates ``A[rows, columns] += deltas``, in any order, with repeats."""
 
     def __init__(
@@ -240,7 +225,7 @@ class Updates(_Sketched):
             z = self._unit.contributions(deltas, step * sketch.scale)
             if step == 0.0:
                 D = sp.csr_array((z, (self._rows, self._columns)), shape=sketch.shape)
-                return sketch.of_floats(D, 0)
+                return sketch.add_floats(np.zeros(sketch.out_shape), D)
             return sketch.of_updates(self._rows, self._columns, z.astype(np.int64))
 
         return answer

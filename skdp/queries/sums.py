@@ -44,7 +44,7 @@ from skdp.data.integers import (
     rows_and_squares,
     wide_map,
 )
-from skdp.data.numbers import row_numbers
+from skdp.data.numbers import Numbers, row_numbers
 from skdp.data.units import GroupRows
 from skdp.data.views import GroupMap, rows_each
 from skdp.exceptions import PrivacyError
@@ -172,20 +172,20 @@ class SumQuery(PrivateQuery):
 
         return self._number(self.count_name, 1.0, 1.0, answer)
 
-    def _below(self, numbers: Any, threshold: float, name: str, kept_only: bool = False) -> Bounded:
+    def _below(self, numbers: Numbers, threshold: float, name: str) -> Bounded:
         """Return the sum over units of (1[number <= threshold] - 1/2): negative below the median.
 
-        Each unit adds -1/2 or 1/2; with `kept_only`, 0 if its number is zero or not a number.
+        Each unit adds -1/2 or 1/2; 0 if its number is zero or not a number.
         """
 
         def answer(step: float) -> NDArray[Any]:
-            low, _, n = _counts(numbers, threshold, kept_only)
-            return whole_steps(step, (low, 0.5), (n - low, -0.5))
+            low, high = _counts(numbers, threshold)
+            return whole_steps(step, (low, 0.5), (high, -0.5))
 
         return self._number(name, -0.5, 0.5, answer)
 
-    def _above(self, numbers: Any, threshold: float, name: str) -> Bounded:
-        """Return how many units have a number above a threshold: each adds 0 or 1."""
+    def _above(self, numbers: Numbers, threshold: float, name: str) -> Bounded:
+        """Return how many units have a number above a threshold, not 0: each adds 0 or 1."""
 
         def answer(step: float) -> NDArray[Any]:
             return whole_steps(step, (_counts(numbers, threshold)[1], 1.0))
@@ -198,8 +198,8 @@ class NumberQuery(SumQuery):
 
     Parameters
     ----------
-    numbers : Numbers, or an object with its method `sum`
-        The numbers, wherever they are.
+    numbers : Numbers
+        What sums a function of the numbers, wherever they are.
     name : str
         First word of the releases.
     adjacency : {"add_remove", "replace"}
@@ -212,7 +212,11 @@ class NumberQuery(SumQuery):
 
     def kept_below(self, threshold: float) -> Bounded:
         """Return how many numbers are at most the threshold, minus half of those not zero."""
-        return self._below(self._source, threshold, f"{self._name}_centered_rank", kept_only=True)
+        return self._below(self._source, threshold, f"{self._name}_centered_rank")
+
+    def above(self, threshold: float) -> Bounded:
+        """Return how many numbers are above a threshold, not 0."""
+        return self._above(self._source, threshold, f"{self._name}_count_above")
 
 
 def whole_steps(step: float, *parts: tuple[int, float]) -> NDArray[Any]:
@@ -223,6 +227,14 @@ def whole_steps(step: float, *parts: tuple[int, float]) -> NDArray[Any]:
     return np.asarray(max(-LARGEST, min(LARGEST, total)), np.int64)
 
 
+def to_grid(values: Any, step: float) -> NDArray[Any]:
+    """Round floats to int64 in units of `step`, saturated; as they are at step 0."""
+    values = np.asarray(values, np.float64)
+    if step == 0.0:
+        return np.asarray(values)
+    return np.asarray(np.clip(np.rint(values / step), -LARGEST, LARGEST), np.int64)
+
+
 def summed(rows: FloatArray, step: float) -> NDArray[Any]:
     """Return the sum of the rows of an array, each rounded to steps; as they are at step 0."""
     if step == 0.0:
@@ -230,18 +242,17 @@ def summed(rows: FloatArray, step: float) -> NDArray[Any]:
     return np.asarray(np.rint(rows / step).astype(np.int64).sum(axis=0))
 
 
-def _counts(numbers: Any, point: float, kept_only: bool = False) -> list[int]:
-    """Return how many numbers are at most a point, above it, and in all."""
-    work = partial(_counted, point=point, kept_only=kept_only)  # no data, so that it can travel
-    counts: list[int] = numbers.sum(work, (3,)).tolist()
+def _counts(numbers: Numbers, point: float) -> list[int]:
+    """Return how many numbers that are not 0 are at most a point, and above it."""
+    work = partial(_counted, point=point)  # no data, so that it can travel
+    counts: list[int] = numbers(work, (2,)).tolist()
     return counts
 
 
-def _counted(values: FloatArray, point: float, kept_only: bool) -> NDArray[np.int64]:
+def _counted(values: FloatArray, point: float) -> NDArray[np.int64]:
     low, high = np.count_nonzero(values <= point), np.count_nonzero(values > point)
-    zeros = values.size - np.count_nonzero(values) if kept_only else 0
-    low, high = (low - zeros, high) if point >= 0 else (low, high - zeros)
-    return np.array([low, high, low + high if kept_only else values.size], np.int64)
+    zeros = values.size - np.count_nonzero(values)
+    return np.array((low - zeros, high) if point >= 0 else (low, high - zeros), np.int64)
 
 
 # Rows by group: the row map of a group, and what its queries begin with.

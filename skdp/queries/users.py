@@ -24,7 +24,7 @@ from skdp._limits import WIDER, FloatArray, IntArray
 from skdp.data.blocks import each_part, one_blas_thread, quietly
 from skdp.data.integers import clipped, unit_factors
 from skdp.data.numbers import restricted, row_numbers
-from skdp.data.units import Batch, UserRows, one_row_each, one_target_each
+from skdp.data.units import Batch, UserRows, one_each
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, summed
@@ -181,12 +181,12 @@ class UserQuery(SumQuery):
 
     def columns(self) -> ColumnQuery:
         """Return the query over columns in which one row represents each user."""
-        rows = restricted(self._source, one_row_each, self.n_features)
+        rows = restricted(self._source, one_each, self.n_features)
         return self._derived(ColumnQuery, rows)
 
     def targets(self) -> ColumnQuery:
         """Return the query over targets in which that of the same row represents each user."""
-        rows = restricted(self._source, one_target_each, self.n_outputs)
+        rows = restricted(self._source, partial(one_each, targets=True), self.n_outputs)
         return self._derived(ColumnQuery, rows)
 
     def scores(self, name: str, local: Local, n: int) -> Bounded:

@@ -473,7 +473,6 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         _validation.check_real(self, "alpha", 0, math.inf, closed="left")
         _validation.check_bool(self, "fit_intercept")
         _validation.check_clip_norm(self)
-        _validation.check_n_jobs(self)
         if self.bounds is not None:
             _validation.check_column_bounds(self, "bounds")
 

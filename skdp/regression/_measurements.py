@@ -288,8 +288,7 @@ def check_parameters(estimator):
     check_int(estimator, "max_iter", 1)
     check_option(estimator, "privacy_unit", tuple(estimator._privacy_units))
     check_option(estimator, "solver", ("riemannian", "spectral_init"))
-    for name in ("shrink_singular_values", "fit_intercept", "fit_biases"):
-        check_bool(estimator, name)
+    check_bool(estimator, "shrink_singular_values", "fit_intercept", "fit_biases")
     level = check_real(
         estimator, "gradient_clip_factor", 0, math.inf, closed="right", also=("auto",)
     )

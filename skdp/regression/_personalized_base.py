@@ -329,9 +329,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
                 self, "coef_clip_norm", 1e-100, 1e100, closed="both", also=("auto",)
             )
         _validation.check_option(self, "head_selection", ("private_vote", "subspace", "per_user"))
-        _validation.check_bool(self, "fit_intercept")
-        _validation.check_bool(self, "require_groups")
-        _validation.check_bool(self, "whiten")
+        _validation.check_bool(self, "fit_intercept", "require_groups", "whiten")
         self._loss_name()
         return _validation.check_split(self, self._default_shares())
 

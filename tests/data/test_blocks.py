@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from skdp.data import blocks, units, views
 from skdp.data.blocks import dense, finite_rows, row_source
 from skdp.data.histories import history_rows
-from skdp.data.numbers import RowColumns, selected_columns
+from skdp.data.numbers import RowColumns, restricted
 from skdp.data.units import UserRows
 from skdp.data.views import Memory, selected
 from skdp.queries.users import UserQuery
@@ -93,18 +93,16 @@ def test_columns_keep_the_bad_rows_of_their_sources_bad(sparse):
     np.testing.assert_array_equal(dense(block)[[0, 3]], X[[0, 3]][:, [0, 2]])
 
 
-@pytest.mark.parametrize("most", [2**26, 2])
-def test_columns_of_sparse_rows_are_the_same_copied_or_looked_up(monkeypatch, most, rng):
-    """In their order, once more selected, cut into parts; entries stored twice, and bad ones."""
-    monkeypatch.setattr(views, "MEMORY", most)
+def test_columns_of_sparse_rows_are_the_same_once_more_selected(monkeypatch, rng):
+    """In their order, cut into parts; entries stored twice, and bad ones."""
     monkeypatch.setattr(blocks, "BLOCK", 2**6)
     rows, columns = rng.integers(0, 80, 1200), rng.integers(0, 30, 1200)
     X = sp.csr_array(sp.coo_array((rng.integers(1, 4, 1200), (rows, columns)), shape=(80, 30)))
     twice = sp.csr_array((np.repeat(X.data / 2, 2), np.repeat(X.indices, 2), 2 * X.indptr))
     twice.data[40] = np.nan
     first, second = rng.permutation(30)[:12], np.array([5, 0, 7])
-    some = selected_columns(row_source(twice), first)
-    fewer = selected_columns(some, second)
+    some = restricted(row_source(twice), partial(selected, kept=first), 12)
+    fewer = restricted(some, partial(selected, kept=second), 3)
     bad = np.flatnonzero(~finite_rows(twice))
     good = np.setdiff1d(np.arange(80), bad)
     for source, kept in ((some, first), (fewer, first[second])):
@@ -131,7 +129,7 @@ def test_numbers_are_a_function_of_kept_columns():
     columns = RowColumns(row_source(X), first, "first")
     for by in (1.0, np.ones(3)):
         numbers = columns.numbers(partial(shifted, by=by))
-        total = numbers.sum(lambda values: np.asarray(values.sum(), np.int64))
+        total = numbers(lambda values: np.asarray(values.sum(), np.int64))
         assert total == X[:, 0].sum() + 6 * np.sum(by)
 
 

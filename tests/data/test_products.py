@@ -130,9 +130,9 @@ def test_products_are_exact_modulo_two_to_the_64(name, bits):
     Z = np.random.default_rng(bits).integers(-(2**bits), 2**bits, (M, N)).astype(float)
     Z[0] = 2**bits - 1
     expected = exactly(sketch, Z)
-    assert np.array_equal(sketch.of_matrix(Z, 0, bits <= 26), expected)
-    assert np.array_equal(sketch.of_matrix(sp.csr_array(Z), 0, False), expected)
-    total = np.zeros(sketch.out_shape, np.int64)
+    total, one, two = np.zeros((3, *sketch.out_shape), np.int64)
+    assert np.array_equal(sketch.add_matrix(one, Z, 0, bits <= 26), expected)
+    assert np.array_equal(sketch.add_matrix(two, sp.csr_array(Z)), expected)
     for first, last in ((5, M), (0, 2), (2, 5)):
         sketch.add_matrix(total, Z[first:last], first, bits <= 26)
     assert np.array_equal(total, expected)
@@ -146,8 +146,9 @@ def test_float_sketches_are_those_of_the_real_matrices(name):
     sketch, A = MAPS[name], RNG.standard_normal((M, N))
     expected = A if sketch.left is None else sketch.left.real().T @ A
     expected = expected if sketch.right is None else expected @ sketch.right.real()
-    np.testing.assert_allclose(sketch.of_floats(A, 0), expected, atol=1e-12)
-    np.testing.assert_allclose(sketch.of_floats(sp.csr_array(A), 0), expected, atol=1e-12)
+    for form in (A, sp.csr_array(A)):
+        found = sketch.add_floats(np.zeros(sketch.out_shape), form)
+        np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("side", ["gaussian", "sparse"])

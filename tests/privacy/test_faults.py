@@ -147,7 +147,7 @@ def accumulated(session, X):
 
 def chosen(session, X):
     session.release(sums(X), 0.5)
-    return session.choose(sums(X, "choice", linf=1.0), 1.0)
+    return session.choose(sums(X, "choice", linf=1.0), 0.5)
 
 
 def flipped(session, X):
@@ -198,9 +198,6 @@ class Releases(BaseDPEstimator):
 
     _pure_dp = True
 
-    def _pure_epsilon(self):
-        return 0.1 if self.kind == "choose" else 0.0
-
     @atomic
     def fit(self, X, y=None):
         session = self._open_session()
@@ -250,7 +247,7 @@ NAMES = {"scorer": "PrivateScorer", "asked": "PowerMethodClient",
 def estimator(kind):
     if kind in MADE:
         return MADE[kind]()
-    return Releases(kind, delta=0.0 if kind in ("laplace", "flips") else 1e-6)
+    return Releases(kind, delta=0.0 if kind in ("laplace", "flips", "choose") else 1e-6)
 
 
 DATA = (

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.special import erf
 
-from skdp.data import records, views
+from skdp.data import records
 from skdp.data.records import DenseRecords, FactoredRecords, SparseRecords
 from skdp.data.units import in_memory
 from skdp.queries.curvature import public_curvature
@@ -521,15 +521,6 @@ def test_answers_are_the_same_bits_in_any_order(form, monkeypatch, rng):
         monkeypatch.setattr(records, "CACHED", 200)
         monkeypatch.setattr(SparseRecords, "at_once", 37)
         monkeypatch.setattr(FactoredRecords, "at_once", 37)
-
-
-@pytest.mark.parametrize("name", SUMS)
-def test_records_that_are_kept_as_integers_say_the_same(name, monkeypatch, rng):
-    X, y = rng.standard_normal((300, P)) * 2.0 ** rng.integers(-30, 30, (300, 1)), np.ones(300)
-    X[3, 0], X[5], y[7] = np.nan, 1e-40, np.inf
-    kept = SUMS[name](query("dense", X, y)).answer(1e-8)
-    monkeypatch.setattr(views, "MEMORY", 0)
-    assert np.array_equal(SUMS[name](query("dense", X, y)).answer(1e-8), kept)
 
 
 def test_dense_and_sparse_are_the_same_numbers():

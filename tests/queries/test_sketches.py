@@ -247,16 +247,18 @@ def test_a_stream_has_the_state_of_one_batch(kind, rng):
             deltas = size * np.sign(z) * (np.abs(z) + 0.5)
             total = np.zeros(SHAPE)
             np.add.at(total, (rows, columns), z)
-            whole = sketch.of_matrix(total, 0, False)
+            whole, again, blocks, state = np.zeros((4, *sketch.out_shape), np.int64)
+            sketch.add_matrix(whole, total)
             order = rng.permutation(500)
-            state = np.zeros(sketch.out_shape, np.int64)
             for part in np.array_split(order, 7):
                 batch = Updates(rows[part], columns[part], deltas[part], unit)
                 state += batch.answer(sketch)(step)
             np.testing.assert_array_equal(state, whole)
-            np.testing.assert_array_equal(sketch.of_matrix(sp.csr_array(total), 0, False), whole)
-            blocks = [sketch.of_matrix(total[a : a + 3], a, False) for a in (0, 3, 6)]
-            np.testing.assert_array_equal(sum(blocks), whole)
+            sketch.add_matrix(again, sp.csr_array(total))
+            np.testing.assert_array_equal(again, whole)
+            for a in (0, 3, 6):
+                sketch.add_matrix(blocks, total[a : a + 3], a)
+            np.testing.assert_array_equal(blocks, whole)
 
 
 def test_duplicate_entries_are_summed_before_they_are_clipped():
