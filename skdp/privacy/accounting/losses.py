@@ -501,18 +501,26 @@ def _sketch_curve(losses: tuple[Loss, ...]) -> Curve | None:
     hide may depend on earlier releases. Only bounds that hold for every change can be added up
     then, such as Renyi divergences. Losses of kind "delta" are not included: callers add them.
     """
-    sketches = [part.value for part in losses if part.kind == "sketch"]
-    if not sketches:
+    parts = [part for part in losses if part.kind != "delta"]
+    if not any(part.kind == "sketch" for part in parts):
         return None
-    mu, values, _ = _separate(losses)
-    if len(sketches) == 1 and not mu and not values:
-        delta: Curve = sketches[0].delta
+    if len(parts) == 1:
+        delta: Curve = parts[0].value.delta
         return delta
-    alpha = ORDERS
-    total = sum((sketch.renyi(alpha) for sketch in sketches), alpha * (mu**2 / 2))
-    for value in values:  # epsilon-DP: at most epsilon, and at most alpha epsilon^2 / 2
-        total = total + np.minimum(value, alpha * (value**2 / 2))
-    return partial(renyi_delta, total)
+    return partial(renyi_delta, renyi_divergence(parts))
+
+
+def renyi_divergence(losses: Iterable[Loss]) -> FloatArray:
+    """Return the sum of Renyi divergences at the `ORDERS`; deltas are left out."""
+    total = np.zeros(ORDERS.shape)
+    for kind, value in compose(losses):
+        if kind == "sketch":
+            total = total + value.renyi(ORDERS)
+        elif kind == "gaussian":
+            total = total + ORDERS * (value**2 / 2)
+        elif kind != "delta":  # epsilon-DP: at most epsilon, and at most alpha epsilon^2 / 2
+            total = total + np.minimum(value, ORDERS * (value**2 / 2))
+    return total
 
 
 def _to_grid(atoms: Atoms, step: float) -> Atoms:
