@@ -212,7 +212,7 @@ class SketchMixture:
                 total += mu**2 * math.prod(each)
         return math.sqrt(total)
 
-    def times(self, factor: float) -> SketchMixture:
+    def __rmul__(self, factor: float) -> SketchMixture:
         """Return the loss for changes that are `factor` times as large."""
         terms = tuple((factor * mu, degrees) for mu, degrees in self.terms)
         return SketchMixture(terms, self.part)
@@ -383,8 +383,6 @@ class Loss(NamedTuple):
 
     def times(self, factor: float) -> Loss:
         """Return the loss for data sets `factor` neighbours apart: all parameters add up."""
-        if isinstance(self.value, SketchMixture):
-            return Loss(self.kind, self.value.times(factor))
         return Loss(self.kind, factor * self.value)
 
 

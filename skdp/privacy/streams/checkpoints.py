@@ -18,7 +18,7 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting.losses import SketchLaw
 from skdp.privacy.accounting.plain_data import loss_state, pack, unpack
 from skdp.privacy.gate.bounds import Bound, PrivacyBudget
-from skdp.privacy.gate.session import Grant, Observer, PrivacySession, Spending
+from skdp.privacy.gate.session import Grant, Observer, PrivacySession
 from skdp.privacy.noise.words import SeededSource, SystemSource
 from skdp.privacy.store import CacheStore
 from skdp.privacy.streams.continual import (
@@ -202,9 +202,9 @@ def _session_state(session: PrivacySession) -> dict[str, Any]:
         "adjacency": session.adjacency,
         "unit": session.unit,
         "ledger": [[*entry[:4], *loss_state(entry.loss)] for entry in session.ledger],
-        "spent": session.spending.shares,
-        "draws": session.spending.draws,
-        "starts": session.spending.starts,
+        "spent": session.shares,
+        "draws": session.draws,
+        "starts": session.starts,
     }
 
 
@@ -220,7 +220,7 @@ def _restored_session(state: dict[str, Any], observer: Observer | None) -> Priva
         observer=observer,
     )
     session.ledger = tuple(paid_lines(state))
-    session.spending = Spending(dict(state["spent"]), state["draws"], state["starts"])
+    session.shares, session.draws, session.starts = state["spent"], state["draws"], state["starts"]
     return session
 
 

@@ -200,11 +200,26 @@ def grant_sketches(
             session.observer.unplanned(accounting.compose(losses), shared=shared)
         units = [1] * len(bounds) if units is None else units
         # A budget may be too small for the steps of one sketch: then nothing is paid.
-        each, size = zip(bounds, losses, strict=True), _sigma(parties) / noise.EFFECTIVE_SIGMA
-        exact = session.budget.exact
+        each, exact = zip(bounds, losses, strict=True), session.budget.exact
+        name, sigma, levels = "gaussian", noise.EFFECTIVE_SIGMA, noise.LEVELS
+        if exact:
+            name = "none (epsilon is infinite)"
+        if parties:  # the noise is that of the sum
+            name += f", one of {parties} parts"
+            sigma, levels = math.sqrt(parties) * noise.PART_EFFECTIVE_SIGMA, noise.PART_LEVELS
+        size, grants = sigma / noise.EFFECTIVE_SIGMA, []
         steps = [0.0 if exact else gaussian_step(b, float(of.value) * size) for b, of in each]
         lines = zip(bounds, shares, losses, units, steps, strict=True)
-        return tuple(_grant(session, *line, parties, note) for line in lines)
+        for bound, asked, loss, unit, step in lines:
+            share = session.affordable(bound, asked)
+            if parties:
+                session.charge_draws(int(parties * bound.size * _PART_COST))
+            grant = Grant(session, bound, name + note, step, step * sigma, levels)
+            scale = grant.noise_scale / unit
+            line = LedgerEntry(bound.name, grant.mechanism, bound.l2 / unit, scale, loss)
+            session.pay(line, share, draws=bound.size)
+            grants.append(grant)
+        return tuple(grants)
 
 
 def _losses(
@@ -225,34 +240,6 @@ def _losses(
     degrees = [() if bound.law is None else bound.law.degrees for bound in bounds]
     mixture = largest_mixture(zip(shares, degrees, strict=True), *budget.calibration)
     return [Loss("sketch", SketchMixture(mixture.terms, i)) for i in range(len(bounds))]
-
-
-def _sigma(parties: int) -> float:
-    """Return the noise in steps: that of the sum, if parties draw a part each."""
-    return math.sqrt(parties) * noise.PART_EFFECTIVE_SIGMA if parties else noise.EFFECTIVE_SIGMA
-
-
-def _grant(
-    session: PrivacySession,
-    bound: Bound,
-    share: float,
-    loss: Loss,
-    unit: int,
-    step: float,
-    parties: int,
-    note: str,
-) -> Grant:
-    share = session.affordable(bound, share)
-    mechanism = "none (epsilon is infinite)" if session.budget.exact else "gaussian"
-    if parties:
-        mechanism += f", one of {parties} parts"
-        session.charge_draws(int(parties * bound.size * _PART_COST))
-    scale = step * _sigma(parties)
-    levels = noise.PART_LEVELS if parties else noise.LEVELS
-    grant = Grant(session, bound, mechanism + note, step, scale, levels)
-    line = LedgerEntry(bound.name, grant.mechanism, bound.l2 / unit, scale / unit, loss)
-    session.pay(line, share, draws=bound.size)
-    return grant
 
 
 # Sketches that start with their noise, receive data in parts, and are released once.

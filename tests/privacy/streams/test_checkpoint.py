@@ -51,8 +51,8 @@ def test_goes_on_where_it_was(kind, epsilon, tmp_path):
         assert all(released[n].noise_scale == again[n].noise_scale for n in "ab")
         assert pack({n: s.state() for n, s in group.streams.items()}) == before
         sessions.append(group.session)
-        now, then = ((s.ledger, s.spent(), vars(s.spending)) for s in sessions)
-        assert now == then and then[2]["draws"] > 0
+        now, then = ((s.ledger, s.spent(), s.shares, s.draws, s.starts) for s in sessions)
+        assert now == then and then[3] > 0
         assert (group.acts, group.steps, group.notes) == (2 * i + 3, i + 1, {"n": i})
     refuses(PrivacyError, "all 9 releases", group.open)
     refuses(PrivacyError, "of the gaussian budget", group.session.forfeit, 0.1)
