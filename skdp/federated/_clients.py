@@ -69,8 +69,8 @@ def unpack(total: Words, bound: Bound) -> IntArray:
     return square.reshape(bound.shape)
 
 
-class Federation:
-    """One federated fit on the server: its session, its clients' total, its public facts.
+class FederatedSession:
+    """A session for solvers whose data are on clients; it has the same public attributes.
 
     Parameters
     ----------
@@ -91,23 +91,35 @@ class Federation:
         config: AggregationConfig,
         n_features: int,
     ) -> None:
-        self.session = session
-        self.facts = Facts(session.unit, session.adjacency, n_features, *config.counts)
-        self.parts = config
+        self._session = session
+        self._facts = Facts(session.unit, session.adjacency, n_features, *config.counts)
+        self._parts = config
         self._aggregate = aggregate
         self._serial = 0
+
+    def ask(self, query: object) -> Ask:
+        """Return the federated face of a query; the query itself is never read."""
+        return Ask(self, query)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise scale of a release of sensitivity 1 if all clients answer."""
+        return self._session.noise_multiplier * self._parts.excess
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
 
     def answer(self, path: Path, bounded: Bounded, share: float) -> Answer:
         """Pay, ask the clients, and turn their total into the public answer."""
         bound = bounded.bound
-        calls = tuple(Call(name, tuple(map(_plain, public))) for name, public in path)
         if bound.linf is not None:
             raise PrivacyError(f"{bound.name!r} is a private choice, which no sum can make")
-        grant = distribute(self.session, bound, share, self.parts)
-        request = Request(self._serial, self.facts, grant.share, grant.step, calls)
+        grant = distribute(self._session, bound, share, self._parts)
+        calls = tuple(Call(*call) for call in path)
+        request = Request(self._serial, self._facts, grant.share, grant.step, calls)
         self._serial += 1
         opened = self._aggregate(request.encode(), packed_size(bound))  # an abort ends the fit
-        needed, every = self.parts.fewest_survivors, self.parts.n_clients
+        needed, every = self._parts.fewest_survivors, self._parts.n_clients
         if not needed <= opened.n_survivors <= every:
             raise PrivacyError(
                 f"{opened.n_survivors} of {every} clients are in the total; the "
@@ -117,30 +129,6 @@ class Federation:
         if bounded.decode is None:
             return answer
         return answer._replace(value=bounded.decode(answer.value, grant.step))
-
-
-def _plain(value: Any) -> Argument:
-    return value if value is None or isinstance(value, np.ndarray) else float(value)
-
-
-class FederatedSession:
-    """A session for solvers whose data are on clients; it has the same public attributes."""
-
-    def __init__(self, federation: Federation) -> None:
-        self._federation = federation
-        self._session = federation.session
-
-    def ask(self, query: object) -> Ask:
-        """Return the federated face of a query; the query itself is never read."""
-        return Ask(self._federation, query)
-
-    @property
-    def noise_multiplier(self) -> float:
-        """Noise scale of a release of sensitivity 1 if all clients answer."""
-        return self._session.noise_multiplier * self._federation.parts.excess
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
 
 
 # The client's side: its own session, its own ledger, and what it accepts to be asked.

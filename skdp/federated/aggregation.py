@@ -237,10 +237,10 @@ class AggregationClient:
         opening = state.opening
         question = Question(opening.request, opening.counts, opening.size)
         total = checked_words(self._respond(question), opening.size).copy()
-        _crypto.add_mask(total, self_key(state.seed, context, me))
+        _crypto.mask(np.add, total, self_key(state.seed, context, me))
         for peer, secret in shared.items():
-            apply = _crypto.add_mask if me < peer else _crypto.subtract_mask
-            apply(total, pair_key(secret, context, me, peer))
+            operation = np.add if me < peer else np.subtract
+            _crypto.mask(operation, total, pair_key(secret, context, me, peer))
         state.expected = Kind.UNMASK
         return self._answer(Kind.MASKED, wire.pack_words(total))
 
@@ -449,7 +449,7 @@ class AggregationServer:
                 seed = _crypto.combine(state.shares[client], self._config.shares_needed)
                 if commitment(seed, state.context, client) != state.commitments[client]:
                     raise InvalidMessageError("A revealed share was altered.")
-                _crypto.subtract_mask(state.total, self_key(seed, state.context, client))
+                _crypto.mask(np.subtract, state.total, self_key(seed, state.context, client))
             for client in state.dead:
                 self._unlink(state, client)
         except InvalidMessageError as error:
@@ -466,8 +466,8 @@ class AggregationServer:
             raise InvalidMessageError("A revealed share was altered.")
         for peer in self._linked(dead, state.alive):
             key = pair_key(pair.agree(state.keys[peer].mask), state.context, dead, peer)
-            undo = _crypto.subtract_mask if peer < dead else _crypto.add_mask
-            undo(state.total, key)
+            undo = np.subtract if peer < dead else np.add
+            _crypto.mask(undo, state.total, key)
 
 
 # Sums over clients: masked ones over a transport, and plain ones for simulations.

@@ -201,7 +201,7 @@ def is_whitener(query: Any, value: Argument) -> bool:
 
 def is_orthonormal(query: Any, value: Argument) -> bool:
     """Orthonormal columns."""
-    if not _clients.is_floats(value) or value.ndim != 2 or len(value) != query.n_features:
+    if not _clients.is_floats(value, 2) or len(value) != query.n_features:
         return False
     k = value.shape[1]
     return bool(1 <= k <= len(value) and np.abs(value.T @ value - np.eye(k)).max() < _SKEW)
@@ -444,9 +444,7 @@ class FederatedRounds:
 
         def connect(session: PrivacySession) -> FirstFitSession:
             opened.append(session)
-            return FirstFitSession(
-                _clients.Federation(session, aggregator, self.config, n_features)
-            )
+            return FirstFitSession(session, aggregator, self.config, n_features)
 
         try:
             return estimator._fit_elsewhere(schema, n_features, connect)

@@ -347,9 +347,7 @@ class FederatedPowerMethod:
         shape = (self._public_rows(estimator, unit, n_samples), n_features)
 
         def connect(session: PrivacySession) -> _clients.FederatedSession:
-            return _clients.FederatedSession(
-                _clients.Federation(session, aggregator, self.config, n_features)
-            )
+            return _clients.FederatedSession(session, aggregator, self.config, n_features)
 
         schema = zero_rows(*shape, sparse=sparse or not unit.by_rows)
         return estimator._fit_elsewhere(schema, n_features, connect)

@@ -27,7 +27,7 @@ from skdp.federated import (
     simulated_aggregator,
 )
 from skdp.federated import _messages as wire
-from skdp.federated._crypto import subtract_mask
+from skdp.federated._crypto import mask
 from skdp.federated._messages import Keys, Kind
 from skdp.federated.aggregation import self_key
 from tools.federation import RUN, Scene, refuse
@@ -586,7 +586,7 @@ def test_without_self_masks_every_partial_sum_is_uniform(fixed_entropy, check_un
     scene.deliver()
     for client, (_, words) in zip(scene.clients, scene.masked(), strict=True):
         attempt, words = client._state, words.copy()
-        subtract_mask(words, self_key(attempt.seed, attempt.context, client.client_id))
+        mask(np.subtract, words, self_key(attempt.seed, attempt.context, client.client_id))
         bare.append(words)
     for count in range(1, n):
         for group in itertools.combinations(bare, count):

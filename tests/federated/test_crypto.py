@@ -10,7 +10,7 @@ from skdp._limits import CACHED
 from skdp.federated import InvalidMessageError
 from skdp.federated import _crypto as crypto
 from skdp.federated import _messages as wire
-from skdp.federated._crypto import PRIME, add_mask, circulant, combine, split, subtract_mask
+from skdp.federated._crypto import PRIME, circulant, combine, mask, split
 from skdp.federated.aggregation import commitment, pair_key, sealing_key, self_key
 from tools.outcomes import refuses
 
@@ -60,7 +60,7 @@ def test_missing_package_says_what_to_install(monkeypatch):
 
 def test_masks_are_chacha20_of_rfc_8439():
     total = np.zeros(8, dtype=np.uint64)
-    add_mask(total, bytes(32))
+    mask(np.add, total, bytes(32))
     first = "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
     last = "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
     assert total.astype("<u8").tobytes().hex() == first + last
@@ -69,9 +69,9 @@ def test_masks_are_chacha20_of_rfc_8439():
 def test_masks_cancel_in_pieces():
     for size in (1, CACHED - 1, CACHED, CACHED + 1, 3 * CACHED + 7):
         total = np.arange(size, dtype=np.uint64)
-        add_mask(total, b"k" * 32)
+        mask(np.add, total, b"k" * 32)
         whole = total.copy()
-        subtract_mask(total, b"k" * 32)
+        mask(np.subtract, total, b"k" * 32)
         np.testing.assert_array_equal(total, np.arange(size, dtype=np.uint64))
         whole -= np.arange(size, dtype=np.uint64)
         assert len(np.unique(whole)) == size  # no piece of the stream comes twice
