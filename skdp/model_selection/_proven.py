@@ -145,15 +145,12 @@ def line_of(step) -> Line | None:
 
 
 def parts_of(step) -> list:
-    """Return the (name, step) pairs of a composition in the table; of any other step none."""
+    """Return the (name, step) pairs of a composition in the table, which fits each of them once.
+
+    Any other step has none.
+    """
     line = line_of(step)
     return line.parts(step) if line is not None and line.parts is not None else []
-
-
-def fits_each_part_once(step) -> bool:
-    """Whether a step is a composition in the table: each part is fitted once, on its own rows."""
-    line = line_of(step)
-    return line is not None and line.parts is not None
 
 
 def concerns(step) -> Iterator[tuple[str, str]]:
