@@ -68,7 +68,6 @@ def test_files_are_bounded(asked, tmp_path, monkeypatch):
         released = group.advance({"a": values(i)})
         if asked:
             checkpoint(group, path)
-        group.keeper.store.disconnect()
         sizes.append(sum(file.stat().st_size for file in path.parent.iterdir()))
     assert max(sizes) < 2.5 * max(sizes[:9])
     close(group)
@@ -134,7 +133,6 @@ def test_interrupted_while_a_snapshot_is_written(tmp_path):
     checkpoint(group, path)
     for strike in range(8):
         group.open()
-        group.keeper.store.disconnect()
         with recorded(stopping(strike)), contextlib.suppress(KeyboardInterrupt):
             checkpoint(group, path)
         released = group.open()
