@@ -84,18 +84,12 @@ def _wide(mu: FloatArray, x: FloatArray, density: FloatArray) -> FloatArray:
     return np.where(x < 0.0, ndtr(-x) - density * far, density * (near - far))
 
 
-def forward_curve(mu: float, epsilon: FloatArray) -> FloatArray:
-    """Delta at epsilons >= 0: phi(x) (R(x) - R(x + mu)) with x = epsilon/mu - mu/2."""
-    every = np.full(epsilon.shape, mu)
-    return (_narrow if mu <= 1.0 else _wide)(every, *_place(every, epsilon))
-
-
-def forward_mus(mu: FloatArray, epsilon: float) -> FloatArray:
-    """Delta at one epsilon > 0 of many mu > 0."""
+def forward_curve(mu: FloatArray, epsilon: FloatArray) -> FloatArray:
+    """Delta of mu > 0 at epsilon >= 0: phi(x) (R(x) - R(x + mu)) with x = epsilon/mu - mu/2."""
     delta = np.empty(mu.shape)
     for side, formula in ((mu <= 1.0, _narrow), (mu > 1.0, _wide)):
-        some = mu[side]
-        delta[side] = formula(some, *_place(some, np.full(some.shape, epsilon)))
+        if side.any():
+            delta[side] = formula(mu[side], *_place(mu[side], epsilon[side]))
     return delta
 
 
@@ -104,7 +98,7 @@ def gaussian_curve(mu: float, epsilon: FloatArray) -> FloatArray:
     below = np.minimum(epsilon, 0.0)
     delta = -np.expm1(below)
     if mu > 0.0:
-        delta = delta + np.exp(below) * forward_curve(mu, np.abs(epsilon))
+        delta = delta + np.exp(below) * forward_curve(np.full(epsilon.shape, mu), np.abs(epsilon))
     return np.minimum(delta, 1.0)
 
 
@@ -278,7 +272,7 @@ def _mixture_delta(terms: Terms, epsilon: float) -> float:
     with np.errstate(over="ignore", under="ignore"):
         w = points * total
         inner = np.maximum(np.minimum(w, inflection), 1e-290)
-        below = forward_mus(np.sqrt(inner), epsilon)
+        below = forward_curve(np.sqrt(inner), np.full(inner.shape, epsilon))
         f = below + slope * np.maximum(w - inflection, 0.0)
         mean = float(f @ mass) + slope * total * beyond
     return min(1.0, mean * WIDER)

@@ -263,18 +263,13 @@ PART_DELTA_PER_DRAW: Final = delta_per_draw(PART_LEVELS)
 LAPLACE_SCALE: Final = 2.0**30
 
 
-def sampler_delta(epsilon: float, n_draws: int, levels: int = LEVELS) -> float:
+def sampler_delta(epsilon: float, n_draws: int) -> float:
     """Return (1 + e^epsilon) n_draws delta_per_draw: what integer Gaussians add to delta.
 
     Proof: P(S) <= P'(S) + t <= e^eps Q'(S) + delta + t <= e^eps (Q(S) + t) + delta + t, where
-    t is the total variation of the released integers. Overflow gives inf.
+    t is the total variation of the released integers.
     """
-    if n_draws == 0:
-        return 0.0
-    try:
-        return (1.0 + math.exp(epsilon)) * (n_draws * delta_per_draw(levels))
-    except OverflowError:
-        return math.inf
+    return (1.0 + math.exp(epsilon)) * (n_draws * DELTA_PER_DRAW)
 
 
 def integer_gaussian(words: Words, shape: tuple[int, ...], levels: int = LEVELS) -> IntArray:

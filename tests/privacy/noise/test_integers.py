@@ -93,9 +93,7 @@ def test_constants():
 def test_sampler_delta():
     error = 10 * noise.DELTA_PER_DRAW
     assert noise.sampler_delta(1.0, 10) == pytest.approx((1 + math.e) * error, rel=1e-9, abs=0)
-    assert noise.sampler_delta(1.0, 10, levels=3) > noise.sampler_delta(1.0, 10)
-    assert noise.sampler_delta(math.inf, 1) == noise.sampler_delta(1e6, 1) == math.inf
-    assert noise.sampler_delta(math.inf, 0) == 0.0
+    assert noise.sampler_delta(1.0, 0) == 0.0
 
 
 @pytest.mark.thorough
