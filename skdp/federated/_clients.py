@@ -14,7 +14,7 @@ from skdp._limits import IntArray
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.federated._messages import Argument, Call, Facts, Question, Request
-from skdp.federated.aggregation import AggregationResult, Respond
+from skdp.federated.aggregation import Aggregator, Respond
 from skdp.federated.config import AggregationConfig, InvalidMessageError
 from skdp.federated.noise_parts import PartGrant, distribute
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
@@ -30,9 +30,6 @@ from skdp.privacy.noise.words import SystemSource
 
 
 Words = NDArray[np.uint64]
-
-
-Aggregate = Callable[[bytes, int], AggregationResult]
 
 
 def _upper_triangle(order: int) -> IntArray:
@@ -87,7 +84,7 @@ class FederatedSession:
     def __init__(
         self,
         session: PrivacySession,
-        aggregate: Aggregate,
+        aggregate: Aggregator,
         config: AggregationConfig,
         n_features: int,
     ) -> None:
@@ -450,7 +447,7 @@ class StateSum:
     array([4, 2])
     """
 
-    def __init__(self, connect: Callable[[list[Respond]], Aggregate]) -> None:
+    def __init__(self, connect: Callable[[list[Respond]], Aggregator]) -> None:
         self._connect = connect
 
     def __call__(self, states: Sequence[IntArray]) -> IntArray:

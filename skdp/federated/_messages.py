@@ -347,9 +347,12 @@ def _decoded(data: bytes) -> Request:
     calls = tuple(
         Call(_typed(str, name), tuple(map(_argument, args))) for name, args in header["calls"]
     )
+    serial = header["serial"]
+    if type(serial) is not int or serial < 0:
+        raise ValueError
     return Request(
-        _integer(header["serial"]),
-        _facts(header["facts"]),
+        serial,
+        Facts(*header["facts"]),  # which a client compares with its own
         _typed(float, header["share"]),
         _typed(float, header["step"]),
         calls,
@@ -371,20 +374,6 @@ def _typed(kind: type[T], value: Any) -> T:
     if not isinstance(value, kind):
         raise ValueError
     return value
-
-
-def _integer(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError
-    return value
-
-
-def _facts(values: Any) -> Facts:
-    unit, adjacency, *counts = values
-    n_features, n_clients, n_colluders, n_dropouts = (_integer(count) for count in counts)
-    return Facts(
-        _typed(str, unit), _typed(str, adjacency), n_features, n_clients, n_colluders, n_dropouts
-    )
 
 
 # Clients in the same process: for tests and simulations.

@@ -15,6 +15,7 @@ from skdp.data.units import UserRows
 from skdp.exceptions import PrivacyError
 from skdp.federated import _clients
 from skdp.federated._messages import Argument
+from skdp.federated.aggregation import Aggregator
 from skdp.federated.config import AggregationConfig
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.bounds import Ask, Bounded, PrivateQuery
@@ -415,9 +416,7 @@ class FederatedRounds:
         self.model = model
         self.config = config
 
-    def fit(
-        self, aggregator: _clients.Aggregate, *, n_features: int, n_users: int | None = None
-    ) -> Any:
+    def fit(self, aggregator: Aggregator, *, n_features: int, n_users: int | None = None) -> Any:
         """Fit through the secure sum.
 
         Parameters

@@ -35,20 +35,6 @@ class Words(Protocol):
         """Return ``n`` words, dtype uint64."""
 
 
-class NoiseSource(Protocol):
-    """Where words come from. `seeded` is True if anybody could draw the same words again."""
-
-    @property
-    def seeded(self) -> bool:
-        """Whether the noise is reproducible, hence not private."""
-
-    def words(self, *public_key: KeyPart) -> Words:
-        """Return the words of one release, named by public values only."""
-
-    def derive(self, *label: KeyPart) -> NoiseSource:
-        """Return a source of words unrelated to this one's (sketches, noise, starts)."""
-
-
 class SystemSource:
     """Words from OpenSSL's generator (``ssl.RAND_bytes``), which the operating system seeds.
 
@@ -129,7 +115,10 @@ class SeededSource:
         return f"SeededSource(seeded={self.seeded})"
 
 
-def make_source(random_state: object, *context: KeyPart) -> SystemSource | SeededSource:
+NoiseSource: TypeAlias = SystemSource | SeededSource
+
+
+def make_source(random_state: object, *context: KeyPart) -> NoiseSource:
     """Return the source that a ``random_state`` asks for.
 
     Parameters

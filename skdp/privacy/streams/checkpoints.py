@@ -19,7 +19,7 @@ from skdp.privacy.accounting.losses import SketchLaw
 from skdp.privacy.accounting.plain_data import loss_state, pack, unpack
 from skdp.privacy.gate.bounds import Bound, PrivacyBudget
 from skdp.privacy.gate.session import Grant, Observer, PrivacySession
-from skdp.privacy.noise.words import SeededSource, SystemSource
+from skdp.privacy.noise.words import NoiseSource, SeededSource, SystemSource
 from skdp.privacy.store import CacheStore
 from skdp.privacy.streams.continual import (
     Read,
@@ -209,7 +209,7 @@ def _session_state(session: PrivacySession) -> dict[str, Any]:
 
 
 def _restored_session(state: dict[str, Any], observer: Observer | None) -> PrivacySession:
-    source: SystemSource | SeededSource = SystemSource()
+    source: NoiseSource = SystemSource()
     if state["seed"] is not None:
         source = SeededSource.from_secret(state["seed"], seeded=state["seeded"])
     session = PrivacySession(
