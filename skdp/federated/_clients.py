@@ -21,7 +21,7 @@ from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.bounds import Ask, Bound, Bounded, Path, PrivacyBudget, PrivateQuery
 from skdp.privacy.gate.session import PrivacySession, answered
 from skdp.privacy.ledger import routes
-from skdp.privacy.noise.words import SystemSource
+from skdp.privacy.noise.words import SystemSource, WordArray
 
 # The server's side of a release: it is paid on the server, and the clients read their data.
 #
@@ -29,21 +29,12 @@ from skdp.privacy.noise.words import SystemSource
 # and receives the secure sum of their noisy integers. Solvers use it like any session.
 
 
-Words = NDArray[np.uint64]
-
-
-def _upper_triangle(order: int) -> IntArray:
-    """Flat positions of the upper triangle of a square matrix, the diagonal included."""
-    rows, columns = np.triu_indices(order)
-    return np.asarray(rows * order + columns, np.int64)
-
-
 def packed_size(bound: Bound) -> int:
     """Return the number of 64-bit words in the message of an answer."""
     return bound.shape[0] * (bound.shape[0] + 1) // 2 if bound.symmetric else bound.size
 
 
-def pack(noisy: IntArray, bound: Bound) -> Words:
+def pack(noisy: IntArray, bound: Bound) -> WordArray:
     """Flatten a noisy integer answer for the sum; of a symmetric one, M + M' above the diagonal.
 
     Only (M + M')/2 is ever used of a symmetric answer, so half of the words suffice.
@@ -53,17 +44,17 @@ def pack(noisy: IntArray, bound: Bound) -> Words:
         return words.ravel()
     doubled = words + words.T
     np.fill_diagonal(doubled, np.diagonal(words))
-    return np.asarray(doubled.ravel()[_upper_triangle(len(doubled))])
+    return np.asarray(doubled[np.triu_indices(len(doubled))])
 
 
-def unpack(total: Words, bound: Bound) -> IntArray:
+def unpack(total: WordArray, bound: Bound) -> IntArray:
     """Return the integer answer of which `Grant.finish` takes the symmetric part."""
     flat = np.ascontiguousarray(total, np.uint64).view(np.int64)
     if not bound.symmetric:
         return flat.reshape(bound.shape)
-    square = np.zeros(bound.size, np.int64)
-    square[_upper_triangle(bound.shape[0])] = flat
-    return square.reshape(bound.shape)
+    square = np.zeros(bound.shape, np.int64)
+    square[np.triu_indices(bound.shape[0])] = flat
+    return square
 
 
 class FederatedSession:
@@ -337,7 +328,7 @@ class FederatedClient:
         except Exception:  # the ledger keeps the reason, which the server must not learn
             raise PrivacyError("a ledger of this client has no room; nothing was sent.") from None
 
-    def respond(self, request: bytes) -> Words:
+    def respond(self, request: bytes) -> WordArray:
         """Return this client's noisy integers for one step: for a secure sum only.
 
         Parameters

@@ -237,12 +237,6 @@ def proven_table() -> str:
 # any other model gets its rows one at a time.
 
 
-# Models whose predict is <x, coef_> + intercept_, and whose transform is (x - mean_) components_'.
-# Exactly these classes: a subclass may do something else.
-LINEAR_REGRESSORS = (DPTraceRegressor,)
-PROJECTIONS = (DPPCA, DPTruncatedSVD)
-
-
 def n_rows(X):
     """Return the number of rows of X, which may be factors."""
     return n_rows(X[0]) if isinstance(X, tuple) else X.shape[0]
@@ -343,19 +337,22 @@ def _products(X, M):
 
 
 def _fast_map(model, method):
-    """Return a map of blocks of rows for models that are known to be linear, else None."""
+    """Return a map of blocks of rows for models that are known to be linear, else None.
+
+    They are exactly these classes: a subclass may do something else.
+    """
     if isinstance(model, Pipeline):
         return _fast_pipeline(model, method)
-    if type(model) in LINEAR_REGRESSORS and method == "predict":
+    if type(model) is DPTraceRegressor and method == "predict":
         coef = np.asarray(model.coef_, np.float64).reshape(-1, 1)
         return lambda X: _products(X, coef)[:, 0] + model.intercept_
     if type(model) in (RowClipper, PublicScaler, DPStandardScaler) and method == "transform":
-        return model.transform  # entry by entry, and sums along rows; a derived class may do more
+        return model.transform  # entry by entry, and sums along rows
     if type(model) in (DPRidge, DPRidgeClassifier) and method == "predict":
         classes = getattr(model, "classes_", None)
         finish = np.asarray if classes is None else partial(best_label, classes=classes)
         return model._predictor(finish, _products)
-    if type(model) in PROJECTIONS and not getattr(model, "whiten", False):
+    if type(model) in (DPPCA, DPTruncatedSVD) and not getattr(model, "whiten", False):
         V = np.asarray(model.components_, np.float64).T
         mean = np.asarray(getattr(model, "mean_", 0.0), np.float64)
         if method == "transform":

@@ -184,11 +184,6 @@ class Selection:
     losses: tuple[Loss, ...]
     sessions: int
 
-    @property
-    def value(self) -> float:
-        """Signal over noise of a run, times the chance that the best candidate is run."""
-        return float(self.run.value) * self.chance
-
     def _facts(self) -> list[tuple[str, str]]:
         if self.strategy == "compose":
             runs = f"{self.mean_n_runs:.0f}, one of each candidate; all scores are published"
@@ -272,7 +267,8 @@ def plan_selection(
 ) -> Selection:
     """Split one (epsilon, delta) over a search.
 
-    "auto" takes the plan with the largest `Selection.value`; nothing here depends on data.
+    "auto" takes the plan with the largest signal over noise of a run, times the chance that the
+    best candidate is run; nothing here depends on data.
 
     Parameters
     ----------
@@ -297,7 +293,7 @@ def plan_selection(
         plans.append(_composed(epsilon, delta, n_candidates, sessions))
     if strategy != "compose" and (n_candidates > 1 or strategy == "random_stopping"):
         plans.append(_stopped(epsilon, delta, n_candidates, sessions, mean))
-    return max(plans, key=lambda plan: plan.value)
+    return max(plans, key=lambda plan: float(plan.run.value) * plan.chance)
 
 
 # The runs of a private search, and what may be published of them.

@@ -194,9 +194,6 @@ class SketchMixture:
     def __format__(self, spec: str) -> str:
         return f"{float(self):{spec}} (mean square)"
 
-    def __str__(self) -> str:
-        return f"{self:.6g}"
-
     def largest(self, tail: float = 1e-9) -> float:
         """Return a mu that a part exceeds with probability at most `tail`: for audits."""
         total = 0.0
