@@ -135,7 +135,7 @@ class Sum(NamedTuple):
         if not self.kinds <= {"pure", "range"}:
             return math.inf
         total = sum(count * _exact(loss.value) for loss, count in self.others.items())
-        return _as_float(total)
+        return total / (1 << _PLACES)
 
     def losses(self) -> Losses:
         """Return losses with this sum, in which all Gaussian ones are merged."""
@@ -148,8 +148,6 @@ _PLACES = sys.float_info.mant_dig - sys.float_info.min_exp
 
 
 def _exact(value: float) -> int:
-    if math.isinf(value):
-        return 1 << 4 * _PLACES  # it can be taken out of a sum again
     numerator, denominator = value.as_integer_ratio()
     return numerator << (_PLACES + 1 - denominator.bit_length())
 
@@ -158,15 +156,8 @@ def _square(value: float) -> int:
     return _exact(value) ** 2
 
 
-def _as_float(exact: int) -> float:
-    try:
-        return exact / (1 << _PLACES)
-    except OverflowError:
-        return math.inf
-
-
 def _root(squares: int) -> float:
-    return _as_float(math.isqrt(squares))
+    return math.isqrt(squares) / (1 << _PLACES)
 
 
 def spent_losses(first: Losses, later: Sum) -> Losses:
