@@ -235,17 +235,6 @@ def finite_budget(epsilon: float, delta: float) -> PrivacyBudget:
     return budget
 
 
-def client_session(epsilon: float, delta: float, adjacency: str, unit: str) -> PrivacySession:
-    """Return a session over a budget of its own, whose fits charge the ledgers that are open."""
-    return PrivacySession(
-        finite_budget(float(epsilon), float(delta)),
-        source=SystemSource(),
-        adjacency=adjacency,
-        unit=unit,
-        observer=routes.Account(),
-    )
-
-
 def check_count(name: str, value: Any) -> int:
     """Return an int of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -312,7 +301,13 @@ class FederatedClient:
         self._signatures = signatures
         self._parts = config
         self._facts = Facts(unit, adjacency, n_features, *config.counts)
-        self._session = client_session(epsilon, delta, adjacency, unit)
+        self._session = PrivacySession(
+            finite_budget(float(epsilon), float(delta)),
+            source=SystemSource(),
+            adjacency=adjacency,
+            unit=unit,
+            observer=routes.Account(),
+        )
         self._serial = -1
         self._sensitivity = sensitivity
         self._charge()

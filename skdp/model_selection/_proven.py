@@ -215,19 +215,6 @@ def _is(test, step):
         return False
 
 
-def proven_table() -> str:
-    """Return the table in Markdown."""
-    lines = ["| step | proven with | because it |", "|---|---|---|"]
-    for line in TABLE:
-        by_words: dict[str, list[str]] = {}
-        for name, allowed in line.allowed.items():
-            by_words.setdefault(allowed.words, []).append(f"`{name}`")
-        settings = [f"{', '.join(names)}: {words}" for words, names in by_words.items()]
-        given = [f"given {line.given}"] if line.given else []
-        lines.append(f"| `{line.step.__name__}` | {'; '.join(settings + given)} | {line.reason} |")
-    return "\n".join(lines)
-
-
 # Predictions of a fitted model for each row that depend on that row alone, bit by bit.
 #
 # ``model.predict(X)`` is not one: a batched product adds up in an order that depends on where a row

@@ -377,14 +377,23 @@ def merged_receipt(
     covers = [_block_losses(block, clipped_rows) for block in blocks]
     losses = _largest(covers)
     delta = max(float(receipt["delta"]) for receipt in receipts)
+    claimed = max(float(receipt["epsilon"]) for receipt in receipts)
+    distance = sum(map(len, blocks)) * SAMPLER_DISTANCE  # each opened state has a sampler's error
+    epsilon = joint_epsilon(
+        lambda left: accounting.epsilon_from_losses(losses, left),
+        delta,
+        distance,
+        start=min(claimed, MAX_EPSILON),
+    )
+    near = epsilon <= claimed * WIDER  # the last bits depend on the order of sums
     spent = PrivacySpent(
-        epsilon=_epsilon(losses, delta, receipts, sum(map(len, blocks))),
+        epsilon=claimed if near else epsilon,
         delta=delta,
         losses=losses,
         adjacency=str(first["adjacency"]),
         unit=str(first["unit"]),
         seeded=any(bool(receipt["seeded"]) for receipt in receipts),
-        sampler_tv_distance=sum(map(len, blocks)) * SAMPLER_DISTANCE,
+        sampler_tv_distance=distance,
         scope="the streams of all servers together",
     )
     return spent, tuple(line for receipt in receipts for line in paid_lines(receipt))
@@ -416,18 +425,3 @@ def _largest(parts: Sequence[tuple[Loss, ...]]) -> tuple[Loss, ...]:
         raise PrivacyError(_UNKNOWN)
     largest = tuple((max(mu for mu, _ in same), same[0][1]) for same in zip(*terms, strict=True))
     return (Loss("sketch", SketchMixture(largest)),)
-
-
-def _epsilon(
-    losses: tuple[Loss, ...], delta: float, receipts: Sequence[Receipt], states: int
-) -> float:
-    """Return epsilon at delta; every opened state adds the error of its own noise sampler."""
-    claimed = max(float(receipt["epsilon"]) for receipt in receipts)
-    epsilon = joint_epsilon(
-        lambda left: accounting.epsilon_from_losses(losses, left),
-        delta,
-        states * SAMPLER_DISTANCE,
-        start=min(claimed, MAX_EPSILON),
-    )
-    near = epsilon <= claimed * WIDER  # the last bits depend on the order of sums
-    return claimed if near else epsilon
