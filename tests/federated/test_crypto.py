@@ -30,11 +30,13 @@ def test_x25519_is_the_one_of_rfc_7748():
 
 
 def test_keys_are_bound_to_everything():
-    opening = wire.Opening((6, 1, 1), 10, b"question")
-    others = ({"size": 11}, {"request": b"question?"}, {"counts": (6, 1, 0)})
+    opening, *others = (
+        wire.Question(b"question", (6, 1, 1), 10), wire.Question(b"question", (6, 1, 1), 11),
+        wire.Question(b"question?", (6, 1, 1), 10), wire.Question(b"question", (6, 1, 0), 10),
+    )  # fmt: skip
     steps = [(b"run", 0), (b"rum", 0), (b"ru", 0), (b"run", 1)]
     contexts = [wire.context(*step, opening) for step in steps]
-    contexts += [wire.context(b"run", 0, opening._replace(**other)) for other in others]
+    contexts += [wire.context(b"run", 0, other) for other in others]
     keys = [
         key
         for context in contexts

@@ -129,10 +129,6 @@ class StreamGroup:
         for stream in self.streams.values():
             stream.check_running()
 
-    def add(self, answers: Mapping[str, Read], **notes: Any) -> None:
-        """Add data to the open step of the named streams."""
-        self._act(answers, closes=False, notes=notes)
-
     def open(self) -> dict[str, Answer]:
         """Close the step of all streams and return their releases."""
         return self.advance({})
@@ -140,18 +136,19 @@ class StreamGroup:
     def advance(self, answers: Mapping[str, Read], **notes: Any) -> dict[str, Answer]:
         """Add data and close the step, as one act: it is done as a whole or not at all."""
         with self.session.lock:
-            self._act(answers, closes=True, notes=notes)
+            self.add(answers, closes=True, **notes)
             return self.answers()
 
     def answers(self) -> dict[str, Answer]:
         """Return the last releases again, unchanged."""
         return {name: stream.answer() for name, stream in self.streams.items()}
 
-    def _act(self, answers: Mapping[str, Read], *, closes: bool, notes: Mapping[str, Any]) -> None:
+    def add(self, answers: Mapping[str, Read], *, closes: bool = False, **notes: Any) -> None:
+        """Add data to the open step of the named streams, and close it if that is asked."""
         with self.session.lock:
             self.check_running()
             parts = {name: self.streams[name].read(answer) for name, answer in answers.items()}
-            record: dict[str, Any] = {"parts": parts, "noised": {}, "notes": dict(notes)}
+            record: dict[str, Any] = {"parts": parts, "noised": {}, "notes": notes}
             if closes:
                 record["noised"] = {
                     name: pack_sums(stream.ending(parts.get(name)))
