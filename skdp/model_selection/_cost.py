@@ -335,8 +335,7 @@ def search_cost(
     if counted and not (cv is None and scoring is None):
         raise ValueError("'cv' and 'scoring' are for estimators; a search has its own.")
     estimator = search.estimator if counted else search
-    parts = dp_parts(estimator)
-    if not parts:
+    if not dp_parts(estimator):
         raise ValueError(f"there is no private estimator in {estimator!r}: it has no finite cost.")
     candidates = _candidates(search) if counted else [{}]
     plans = [_planned(estimator, params, groups is not None) for params in candidates]

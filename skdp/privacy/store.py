@@ -69,28 +69,23 @@ _TURN = threading.RLock()  # held while a thread of this process changes a file;
 _TAKEN: weakref.WeakValueDictionary[str, _Lock] = weakref.WeakValueDictionary()
 
 
-def _posix(descriptor: int, take: bool) -> None:
-    import fcntl
+def _apply(descriptor: int, take: bool) -> None:
+    try:
+        import fcntl
 
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB if take else fcntl.LOCK_UN)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB if take else fcntl.LOCK_UN)
+    except ImportError:
+        _apply_on_windows(descriptor, take)
 
 
-def _windows(descriptor: int, take: bool) -> None:
-    import msvcrt
-
+def _apply_on_windows(descriptor: int, take: bool) -> None:
+    try:
+        import msvcrt
+    except ImportError:
+        raise PrivacyError(_NO_LOCKS.format("this system has")) from None
     os.lseek(descriptor, 2 * _SLOT_BYTES, os.SEEK_SET)  # nobody may read a locked byte
     mode = getattr(msvcrt, "LK_NBLCK" if take else "LK_UNLCK")
     getattr(msvcrt, "locking")(descriptor, mode, 1)  # noqa: B009
-
-
-def _apply(descriptor: int, take: bool) -> None:
-    try:
-        _posix(descriptor, take)
-    except ImportError:
-        try:
-            _windows(descriptor, take)
-        except ImportError:
-            raise PrivacyError(_NO_LOCKS.format("this system has")) from None
 
 
 def _lock(descriptor: int) -> bool:

@@ -404,7 +404,7 @@ def test_a_place_without_locks_is_told_at_once(user, path, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store, "_posix", refused)
+        patch.setattr(store, "_apply", refused)
         refuses(PrivacyError, "No locks available", user, path)
     for module in ("fcntl", "msvcrt"):
         monkeypatch.setitem(sys.modules, module, None)
