@@ -59,9 +59,6 @@ class SystemSource:
         _encode(label)
         return self
 
-    def __repr__(self) -> str:
-        return "SystemSource()"
-
 
 class SeededSource:
     """Words from a keyed SHAKE-256 stream: reproducible, so a test tool and not private.
@@ -110,9 +107,6 @@ class SeededSource:
         """Return the child source named by ``label``; no stream is shared with this one."""
         key = _hash(b"child", self._key, label)
         return self.from_secret(key.hex(), seeded=self.seeded)
-
-    def __repr__(self) -> str:  # the key is as secret as the data
-        return f"SeededSource(seeded={self.seeded})"
 
 
 NoiseSource: TypeAlias = SystemSource | SeededSource
