@@ -114,9 +114,7 @@ class FederatedSession:
                 f"noise was sized for at least {needed}. The fit was given up."
             )
         answer = grant.close(unpack(opened.total, bound), opened.n_survivors)
-        if bounded.decode is None:
-            return answer
-        return answer._replace(value=bounded.decode(answer.value, grant.step))
+        return bounded.decoded(answer, grant.step)
 
 
 # The client's side: its own session, its own ledger, and what it accepts to be asked.

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 from numpy.typing import NDArray
 
 from skdp._limits import MOST_DENSE, FloatArray
+from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, SketchLaw, as_number
@@ -108,6 +109,12 @@ class Bounded(NamedTuple):
     bound: Bound
     answer: Callable[[float], NDArray[Any]]
     decode: Callable[[FloatArray, float], FloatArray] | None = None
+
+    def decoded(self, answer: Answer, step: float) -> Answer:
+        """Return a noisy answer after that public map."""
+        if self.decode is None or step == 0.0:
+            return answer
+        return answer._replace(value=self.decode(answer.value, step))
 
 
 class PrivateQuery:

@@ -569,10 +569,7 @@ class PrivacySession:
     def release(self, bounded: Bounded, share: float) -> Answer:
         """Pay, read, add noise: one public answer."""
         grant = self.grant(bounded.bound, share)
-        answer = grant.open(bounded.answer)
-        if bounded.decode is None or grant.step == 0.0:
-            return answer
-        return Answer(bounded.decode(answer.value, grant.step), answer.noise_scale)
+        return bounded.decoded(grant.open(bounded.answer), grant.step)
 
     def accumulate(self, bound: Bound, share: float) -> Accumulator:
         """Pay and draw the noise now; data may be added later, in parts; opened once."""
