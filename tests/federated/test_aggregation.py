@@ -497,8 +497,7 @@ def test_clients_that_were_asked_different_things_do_not_add_up():
     """The question is bound into the masks: answers to two questions stay masked."""
     scene = Scene(Kind.OPEN)
     header, body = wire.unpack_message(scene.messages[0])
-    asked = wire.unpack_opening(body)
-    other = wire.Question(b"another question", asked.counts, asked.size)
+    other = wire.Question(b"another question", **vars(wire.unpack_opening(body)))
     scene.messages[0] = wire.pack_message(header, wire.pack_opening(other))
     scene.step()
     scene.step()  # client 0 seals its shares for another context ...

@@ -30,10 +30,9 @@ def test_x25519_is_the_one_of_rfc_7748():
 
 
 def test_keys_are_bound_to_everything():
-    opening, *others = (
-        wire.Question(b"question", (6, 1, 1), 10), wire.Question(b"question", (6, 1, 1), 11),
-        wire.Question(b"question?", (6, 1, 1), 10), wire.Question(b"question", (6, 1, 0), 10),
-    )  # fmt: skip
+    asked = [(b"question", (6, 1, 1), 10), (b"question", (6, 1, 1), 11)]
+    asked += [(b"question?", (6, 1, 1), 10), (b"question", (6, 1, 0), 10)]
+    opening, *others = (wire.Question(*each) for each in asked)
     steps = [(b"run", 0), (b"rum", 0), (b"ru", 0), (b"run", 1)]
     contexts = [wire.context(*step, opening) for step in steps]
     contexts += [wire.context(b"run", 0, other) for other in others]

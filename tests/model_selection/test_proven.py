@@ -324,22 +324,13 @@ def test_a_parameter_that_nobody_thought_of_is_not_verified(line, monkeypatch):
     assert not list(_proven.concerns(step))
 
 
-def proven_table():
-    """Return the table in Markdown."""
-    lines = ["| step | proven with | because it |", "|---|---|---|"]
-    for line in _proven.TABLE:
-        by_words = {}
-        for name, allowed in line.allowed.items():
-            by_words.setdefault(allowed.words, []).append(f"`{name}`")
-        settings = [f"{', '.join(names)}: {words}" for words, names in by_words.items()]
-        given = [f"given {line.given}"] if line.given else []
-        lines.append(f"| `{line.step.__name__}` | {'; '.join(settings + given)} | {line.reason} |")
-    return "\n".join(lines)
-
-
 def test_the_guide_shows_the_table():
     page = Path(__file__).parents[2] / "docs" / "user_guide" / "pipelines.md"
-    assert proven_table() in page.read_text(encoding="utf-8")
+    rows = page.read_text(encoding="utf-8").splitlines()
+    for line in _proven.TABLE:
+        (row,) = (row for row in rows if row.startswith(f"| `{line.step.__name__}` |"))
+        assert row.endswith(f"{line.given} | {line.reason} |")
+        assert all(f"`{name}`" in row and it.words in row for name, it in line.allowed.items())
 
 
 # -- predictions row by row: one row never changes another -----------------------------------------
