@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import skdp
-from skdp.model_selection._proven import proven_table
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -66,15 +65,13 @@ _PICTURE = re.compile(r"^\.\. image-sg:: .*?\n\n", re.MULTILINE | re.DOTALL)
 _EXAMPLE = re.compile(r"\((?:\.\./)+examples/(plot_\w+)\.py\)")
 _TABLES = re.compile(r"\]\((?:\.\./)+benchmarks/tables\.md(#\w+)?\)")
 _TOP_PAGE = re.compile(r"\((?:\.\./)*(SECURITY|CONTRIBUTING|CHANGELOG)\.md\)")
-_STEPS = re.compile(r"(<!-- proven steps.*?-->\n).*?(\n<!-- end)", re.DOTALL)
 _ROLE = re.compile(r":(?:ref|term|class|func|meth|doc):`~?([^`<]+?)(?:\s*<[^`>]+>)?`")
 
 
 def to_site(page, source):
-    """Make links that work in the repository work on the site, and the table of steps anew."""
+    """Make links that work in the repository work on the site."""
     up = "../" * page.count("/")
     source[0] = _EXAMPLE.sub(lambda found: f"({up}auto_examples/{found[1]}.rst)", source[0])
-    source[0] = _STEPS.sub(lambda found: found[1] + proven_table() + found[2], source[0])
     source[0] = _TABLES.sub(
         r"](https://github.com/skdp/skdp/blob/main/benchmarks/tables.md\1)", source[0]
     )

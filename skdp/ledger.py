@@ -98,12 +98,9 @@ def _show(given: argparse.Namespace) -> str:
     registry, datasets = _chosen(given)
     if given.html:
         return "\n".join(
-            f"<h2>{html.escape(d.name)}</h2>{as_html(d.balance(), delta=given.delta)}"
-            for d in datasets
+            f"<h2>{html.escape(d.name)}</h2>{as_html(d.now, delta=given.delta)}" for d in datasets
         )
-    parts = [
-        "\n".join([f"[{d.name}]", *as_lines(d.balance(), delta=given.delta)]) for d in datasets
-    ]
+    parts = ["\n".join([f"[{d.name}]", *as_lines(d.now, delta=given.delta)]) for d in datasets]
     return "\n\n".join([*parts, f"{len(registry.lines)} lines, hash {registry.file_hash}"])
 
 

@@ -79,13 +79,12 @@ def statistics(X, facts, n_jobs=None):
 def decoded(group):
     """Return the answers of streams after what each query says of its own: public maps."""
     facts = group.notes["facts"]
-    nobody, out = np.zeros((0, facts["d"])), group.answers()
+    nobody = np.zeros((0, facts["d"]))
     nothing = statistics(GroupRows(nobody, {}, np.arange(0)) if facts["persons"] else nobody, facts)
-    for name, stream in group.streams.items():
-        decode = nothing[name].decode
-        if decode is not None and stream.step:
-            out[name] = out[name]._replace(value=decode(out[name].value, stream.step))
-    return out
+    return {
+        name: nothing[name].decoded(answer, group.streams[name].step)
+        for name, answer in group.answers().items()
+    }
 
 
 def fitted(answers, facts):

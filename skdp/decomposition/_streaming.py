@@ -125,7 +125,7 @@ class StreamingMixin:
         Parameters
         ----------
         path : str or path-like
-            A new file with mode 0600, next to `path` + ".lock" and perhaps `path` + "-wal". They
+            A new file with mode 0600, next to `path` + ".lock" and `path` + "-journal". They
             hold exact sums of private data: keep them together, and protect them like the data. A
             second call with another path replaces the first file.
         """

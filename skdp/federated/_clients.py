@@ -14,14 +14,14 @@ from skdp._limits import IntArray
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.federated._messages import Argument, Call, Facts, Question, Request
-from skdp.federated.aggregation import AggregationResult, Respond
+from skdp.federated.aggregation import Aggregator, Respond
 from skdp.federated.config import AggregationConfig, InvalidMessageError
 from skdp.federated.noise_parts import PartGrant, distribute
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.bounds import Ask, Bound, Bounded, Path, PrivacyBudget, PrivateQuery
 from skdp.privacy.gate.session import PrivacySession, answered
 from skdp.privacy.ledger import routes
-from skdp.privacy.noise.words import SystemSource
+from skdp.privacy.noise.words import SystemSource, WordArray
 
 # The server's side of a release: it is paid on the server, and the clients read their data.
 #
@@ -29,24 +29,12 @@ from skdp.privacy.noise.words import SystemSource
 # and receives the secure sum of their noisy integers. Solvers use it like any session.
 
 
-Words = NDArray[np.uint64]
-
-
-Aggregate = Callable[[bytes, int], AggregationResult]
-
-
-def _upper_triangle(order: int) -> IntArray:
-    """Flat positions of the upper triangle of a square matrix, the diagonal included."""
-    rows, columns = np.triu_indices(order)
-    return np.asarray(rows * order + columns, np.int64)
-
-
 def packed_size(bound: Bound) -> int:
     """Return the number of 64-bit words in the message of an answer."""
     return bound.shape[0] * (bound.shape[0] + 1) // 2 if bound.symmetric else bound.size
 
 
-def pack(noisy: IntArray, bound: Bound) -> Words:
+def pack(noisy: IntArray, bound: Bound) -> WordArray:
     """Flatten a noisy integer answer for the sum; of a symmetric one, M + M' above the diagonal.
 
     Only (M + M')/2 is ever used of a symmetric answer, so half of the words suffice.
@@ -56,21 +44,21 @@ def pack(noisy: IntArray, bound: Bound) -> Words:
         return words.ravel()
     doubled = words + words.T
     np.fill_diagonal(doubled, np.diagonal(words))
-    return np.asarray(doubled.ravel()[_upper_triangle(len(doubled))])
+    return np.asarray(doubled[np.triu_indices(len(doubled))])
 
 
-def unpack(total: Words, bound: Bound) -> IntArray:
+def unpack(total: WordArray, bound: Bound) -> IntArray:
     """Return the integer answer of which `Grant.finish` takes the symmetric part."""
     flat = np.ascontiguousarray(total, np.uint64).view(np.int64)
     if not bound.symmetric:
         return flat.reshape(bound.shape)
-    square = np.zeros(bound.size, np.int64)
-    square[_upper_triangle(bound.shape[0])] = flat
-    return square.reshape(bound.shape)
+    square = np.zeros(bound.shape, np.int64)
+    square[np.triu_indices(bound.shape[0])] = flat
+    return square
 
 
-class Federation:
-    """One federated fit on the server: its session, its clients' total, its public facts.
+class FederatedSession:
+    """A session for solvers whose data are on clients; it has the same public attributes.
 
     Parameters
     ----------
@@ -87,60 +75,46 @@ class Federation:
     def __init__(
         self,
         session: PrivacySession,
-        aggregate: Aggregate,
+        aggregate: Aggregator,
         config: AggregationConfig,
         n_features: int,
     ) -> None:
-        self.session = session
-        self.facts = Facts(session.unit, session.adjacency, n_features, *config.counts)
-        self.parts = config
+        self._session = session
+        self._facts = Facts(session.unit, session.adjacency, n_features, *config.counts)
+        self._parts = config
         self._aggregate = aggregate
         self._serial = 0
+
+    def ask(self, query: object) -> Ask:
+        """Return the federated face of a query; the query itself is never read."""
+        return Ask(self, query)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise scale of a release of sensitivity 1 if all clients answer."""
+        return self._session.noise_multiplier * self._parts.excess
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
 
     def answer(self, path: Path, bounded: Bounded, share: float) -> Answer:
         """Pay, ask the clients, and turn their total into the public answer."""
         bound = bounded.bound
-        calls = tuple(Call(name, tuple(map(_plain, public))) for name, public in path)
         if bound.linf is not None:
             raise PrivacyError(f"{bound.name!r} is a private choice, which no sum can make")
-        grant = distribute(self.session, bound, share, self.parts)
-        request = Request(self._serial, self.facts, grant.share, grant.step, calls)
+        grant = distribute(self._session, bound, share, self._parts)
+        calls = tuple(Call(*call) for call in path)
+        request = Request(self._serial, self._facts, grant.share, grant.step, calls)
         self._serial += 1
         opened = self._aggregate(request.encode(), packed_size(bound))  # an abort ends the fit
-        needed, every = self.parts.fewest_survivors, self.parts.n_clients
+        needed, every = self._parts.fewest_survivors, self._parts.n_clients
         if not needed <= opened.n_survivors <= every:
             raise PrivacyError(
                 f"{opened.n_survivors} of {every} clients are in the total; the "
                 f"noise was sized for at least {needed}. The fit was given up."
             )
         answer = grant.close(unpack(opened.total, bound), opened.n_survivors)
-        if bounded.decode is None:
-            return answer
-        return answer._replace(value=bounded.decode(answer.value, grant.step))
-
-
-def _plain(value: Any) -> Argument:
-    return value if value is None or isinstance(value, np.ndarray) else float(value)
-
-
-class FederatedSession:
-    """A session for solvers whose data are on clients; it has the same public attributes."""
-
-    def __init__(self, federation: Federation) -> None:
-        self._federation = federation
-        self._session = federation.session
-
-    def ask(self, query: object) -> Ask:
-        """Return the federated face of a query; the query itself is never read."""
-        return Ask(self._federation, query)
-
-    @property
-    def noise_multiplier(self) -> float:
-        """Noise scale of a release of sensitivity 1 if all clients answer."""
-        return self._session.noise_multiplier * self._federation.parts.excess
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
+        return bounded.decoded(answer, grant.step)
 
 
 # The client's side: its own session, its own ledger, and what it accepts to be asked.
@@ -259,17 +233,6 @@ def finite_budget(epsilon: float, delta: float) -> PrivacyBudget:
     return budget
 
 
-def client_session(epsilon: float, delta: float, adjacency: str, unit: str) -> PrivacySession:
-    """Return a session over a budget of its own, whose fits charge the ledgers that are open."""
-    return PrivacySession(
-        finite_budget(float(epsilon), float(delta)),
-        source=SystemSource(),
-        adjacency=adjacency,
-        unit=unit,
-        observer=routes.Account(),
-    )
-
-
 def check_count(name: str, value: Any) -> int:
     """Return an int of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -336,7 +299,13 @@ class FederatedClient:
         self._signatures = signatures
         self._parts = config
         self._facts = Facts(unit, adjacency, n_features, *config.counts)
-        self._session = client_session(epsilon, delta, adjacency, unit)
+        self._session = PrivacySession(
+            finite_budget(float(epsilon), float(delta)),
+            source=SystemSource(),
+            adjacency=adjacency,
+            unit=unit,
+            observer=routes.Account(),
+        )
         self._serial = -1
         self._sensitivity = sensitivity
         self._charge()
@@ -352,7 +321,7 @@ class FederatedClient:
         except Exception:  # the ledger keeps the reason, which the server must not learn
             raise PrivacyError("a ledger of this client has no room; nothing was sent.") from None
 
-    def respond(self, request: bytes) -> Words:
+    def respond(self, request: bytes) -> WordArray:
         """Return this client's noisy integers for one step: for a secure sum only.
 
         Parameters
@@ -462,7 +431,7 @@ class StateSum:
     array([4, 2])
     """
 
-    def __init__(self, connect: Callable[[list[Respond]], Aggregate]) -> None:
+    def __init__(self, connect: Callable[[list[Respond]], Aggregator]) -> None:
         self._connect = connect
 
     def __call__(self, states: Sequence[IntArray]) -> IntArray:

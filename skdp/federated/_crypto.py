@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
 from types import SimpleNamespace
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -196,14 +196,11 @@ def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
 # Who masks with whom: a circulant graph on a public random order of the clients.
 
 
-class Graph:
+class Graph(NamedTuple):
     """Neighbours of each client, and the position of each neighbour's share (1..degree)."""
 
-    __slots__ = ("neighbours", "slots")
-
-    def __init__(self, neighbours: list[tuple[int, ...]]) -> None:
-        self.neighbours = neighbours
-        self.slots = [{j: slot for slot, j in enumerate(row, 1)} for row in neighbours]
+    neighbours: list[tuple[int, ...]]
+    slots: list[dict[int, int]]
 
 
 @lru_cache(maxsize=8)
@@ -222,7 +219,8 @@ def circulant(n_clients: int, degree: int, run_id: bytes) -> Graph:
     neighbours: list[tuple[int, ...]] = [()] * n_clients
     for place, client in enumerate(order):
         neighbours[client] = tuple(order[(place + offset) % n_clients] for offset in offsets)
-    return Graph(neighbours)
+    slots = [{j: slot for slot, j in enumerate(row, 1)} for row in neighbours]
+    return Graph(neighbours, slots)
 
 
 # Masks: ChaCha20 keystreams read as integers modulo 2^64, which cancel in the sum.
@@ -232,17 +230,8 @@ _ZEROS: Final = bytes(8 * CACHED)
 _STREAM_NONCE: Final = bytes(16)  # every key makes one stream
 
 
-def add_mask(total: NDArray[np.uint64], key: bytes) -> None:
-    """Add the stream of a 256-bit key to `total`, in place, modulo 2^64."""
-    _apply(np.add, total, key)
-
-
-def subtract_mask(total: NDArray[np.uint64], key: bytes) -> None:
-    """Subtract the stream of a 256-bit key from `total`, in place, modulo 2^64."""
-    _apply(np.subtract, total, key)
-
-
-def _apply(operation: np.ufunc, total: NDArray[np.uint64], key: bytes) -> None:
+def mask(operation: np.ufunc, total: NDArray[np.uint64], key: bytes) -> None:
+    """Add or subtract the stream of a 256-bit key, in place, modulo 2^64."""
     crypto = library()
     stream = crypto.Cipher(crypto.ChaCha20(key, _STREAM_NONCE), None).encryptor()
     for start in range(0, total.size, CACHED):

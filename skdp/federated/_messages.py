@@ -65,12 +65,29 @@ class Keys(NamedTuple):
     signature: bytes
 
 
-class Opening(NamedTuple):
-    """The public question of a step."""
+class Question(bytes):
+    """The public question of a step, as `AggregationClient` hands it to its callback.
 
-    counts: tuple[int, ...]  # what all parties must agree on
+    The bytes are the server's. The rest was checked by the client's own half of the secure sum.
+
+    Parameters
+    ----------
+    request : bytes
+        The public request of the server.
+    counts : tuple of int
+        Clients, colluders and drop-outs of the secure sum: how much noise it needs.
+    size : int
+        How many words the secure sum adds.
+    """
+
+    counts: tuple[int, ...]
     size: int
-    request: bytes
+
+    def __new__(cls, request: bytes, counts: tuple[int, ...], size: int) -> Question:
+        """Attach the configuration and the size of the secure sum to the request."""
+        self = super().__new__(cls, request)
+        self.counts, self.size = counts, size
+        return self
 
 
 def check_run_id(run_id: bytes) -> bytes:
@@ -85,17 +102,15 @@ def run_digest(run_id: bytes) -> bytes:
     return hashlib.sha256(b"skdp.federated.run/1" + run_id).digest()[:16]
 
 
-def context(run_id: bytes, step: int, opening: Opening) -> bytes:
+def context(run_id: bytes, step: int, question: Question) -> bytes:
     """Return a digest of all public values of a step, which enters every key and every seal.
 
     If a server sends different values to different clients, their masks do not cancel, and the sum
     stays masked.
     """
     head = struct.pack("<BI", len(run_id), step)
-    body = _OPENING.pack(*opening.counts, opening.size)
-    return hashlib.sha256(
-        b"skdp.federated.context/1" + head + run_id + body + opening.request
-    ).digest()
+    text = b"skdp.federated.context/1" + head + run_id + pack_opening(question)
+    return hashlib.sha256(text).digest()
 
 
 def pack_message(header: Header, body: bytes) -> bytes:
@@ -118,17 +133,17 @@ def message_kind(message: bytes) -> Kind:
     return unpack_message(message)[0].kind
 
 
-def pack_opening(opening: Opening) -> bytes:
+def pack_opening(question: Question) -> bytes:
     """Write the public question."""
-    return _OPENING.pack(*opening.counts, opening.size) + opening.request
+    return _OPENING.pack(*question.counts, question.size) + question
 
 
-def unpack_opening(body: memoryview) -> Opening:
+def unpack_opening(body: memoryview) -> Question:
     """Read the public question."""
     if len(body) < _OPENING.size:
         raise InvalidMessageError("The opening of a step is too short.")
     *counts, size = _OPENING.unpack_from(body)
-    return Opening(tuple(counts), size, bytes(body[_OPENING.size :]))
+    return Question(bytes(body[_OPENING.size :]), tuple(counts), size)
 
 
 def unpack_keys(body: memoryview) -> Keys:
@@ -262,31 +277,6 @@ class Facts(NamedTuple):
     n_dropouts: int
 
 
-class Question(bytes):
-    """A request as `AggregationClient` hands it to its callback.
-
-    The bytes are the server's. The rest comes from the client's own half of the secure sum.
-
-    Parameters
-    ----------
-    request : bytes
-        The public request of the server.
-    counts : tuple of int
-        Clients, colluders and drop-outs of the secure sum: how much noise it needs.
-    size : int
-        How many words the secure sum adds.
-    """
-
-    counts: tuple[int, ...]
-    size: int
-
-    def __new__(cls, request: bytes, counts: tuple[int, ...], size: int) -> Question:
-        """Attach the configuration and the size of the secure sum to the request."""
-        self = super().__new__(cls, request)
-        self.counts, self.size = counts, size
-        return self
-
-
 class Request(NamedTuple):
     """One step of a federated fit.
 
@@ -347,9 +337,12 @@ def _decoded(data: bytes) -> Request:
     calls = tuple(
         Call(_typed(str, name), tuple(map(_argument, args))) for name, args in header["calls"]
     )
+    serial = header["serial"]
+    if type(serial) is not int or serial < 0:
+        raise ValueError
     return Request(
-        _integer(header["serial"]),
-        _facts(header["facts"]),
+        serial,
+        Facts(*header["facts"]),  # which a client compares with its own
         _typed(float, header["share"]),
         _typed(float, header["step"]),
         calls,
@@ -371,20 +364,6 @@ def _typed(kind: type[T], value: Any) -> T:
     if not isinstance(value, kind):
         raise ValueError
     return value
-
-
-def _integer(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError
-    return value
-
-
-def _facts(values: Any) -> Facts:
-    unit, adjacency, *counts = values
-    n_features, n_clients, n_colluders, n_dropouts = (_integer(count) for count in counts)
-    return Facts(
-        _typed(str, unit), _typed(str, adjacency), n_features, n_clients, n_colluders, n_dropouts
-    )
 
 
 # Clients in the same process: for tests and simulations.

@@ -70,7 +70,7 @@ def signed_part(context: bytes, client_id: int, keys: Keys) -> bytes:
 class _ClientStep:
     """Secrets of one step. They are dropped with it and never reused."""
 
-    opening: wire.Opening
+    question: Question
     context: bytes
     expected: Kind | None = Kind.PEERS  # the next kind that is answered; None: no more answers
     masking: _crypto.KeyPair = field(default_factory=_crypto.KeyPair)
@@ -170,11 +170,11 @@ class AggregationClient:
         """Begin a step with new keys."""
         if header.step <= self._step:
             raise InvalidMessageError("This step was already answered.")
-        opening = wire.unpack_opening(body)
-        if opening.counts != self._config.counts:
+        question = wire.unpack_opening(body)
+        if question.counts != self._config.counts:
             raise InvalidMessageError("The server has another configuration than this client.")
-        context = wire.context(self._run_id, header.step, opening)
-        state = _ClientStep(opening, context)
+        context = wire.context(self._run_id, header.step, question)
+        state = _ClientStep(question, context)
         self._step, self._state = header.step, state
         keys = Keys(state.masking.public, state.sealing.public, bytes(_crypto.SIGNATURE_BYTES))
         if self._identity is not None:
@@ -234,13 +234,11 @@ class AggregationClient:
         shared = {peer: state.masking.agree(state.peers[peer].mask) for peer in held}
         state.held = held
         state.expected = None  # whatever happens in the callback, it is not called again
-        opening = state.opening
-        question = Question(opening.request, opening.counts, opening.size)
-        total = checked_words(self._respond(question), opening.size).copy()
-        _crypto.add_mask(total, self_key(state.seed, context, me))
+        total = checked_words(self._respond(state.question), state.question.size).copy()
+        _crypto.mask(np.add, total, self_key(state.seed, context, me))
         for peer, secret in shared.items():
-            apply = _crypto.add_mask if me < peer else _crypto.subtract_mask
-            apply(total, pair_key(secret, context, me, peer))
+            operation = np.add if me < peer else np.subtract
+            _crypto.mask(operation, total, pair_key(secret, context, me, peer))
         state.expected = Kind.UNMASK
         return self._answer(Kind.MASKED, wire.pack_words(total))
 
@@ -283,7 +281,7 @@ def _route(context: bytes, sender: int, receiver: int) -> bytes:
 class _ServerStep:
     """What the server collected in one step."""
 
-    opening: wire.Opening
+    question: Question
     context: bytes
     total: NDArray[np.uint64]  # sum of the masked contributions; unmasked at the end
     expected: Kind = Kind.KEYS
@@ -322,15 +320,15 @@ class AggregationServer:
 
     def begin(self, request: bytes, size: int) -> dict[int, bytes]:
         """Begin the next step: a public question whose answer has `size` words."""
-        opening = wire.Opening(self._config.counts, operator.index(size), bytes(request))
-        if opening.size < 1:
+        question = Question(bytes(request), self._config.counts, operator.index(size))
+        if question.size < 1:
             raise ValueError(f"size must be at least 1. Got {size!r}.")
         self.step += 1
-        context = wire.context(self._run_id, self.step, opening)
-        self._state = _ServerStep(opening, context, np.zeros(opening.size, dtype=np.uint64))
+        context = wire.context(self._run_id, self.step, question)
+        self._state = _ServerStep(question, context, np.zeros(question.size, dtype=np.uint64))
         self._result = None
         clients = range(self._config.n_clients)
-        return self._ask(Kind.OPEN, dict.fromkeys(clients, wire.pack_opening(opening)))
+        return self._ask(Kind.OPEN, dict.fromkeys(clients, wire.pack_opening(question)))
 
     def _ask(self, kind: Kind, bodies: dict[int, bytes]) -> dict[int, bytes]:
         """Write one message for each client, and wait for their answers."""
@@ -375,7 +373,7 @@ class AggregationServer:
         elif header.kind is Kind.SHARES:
             self._take_shares(state, client_id, body)
         elif header.kind is Kind.MASKED:
-            state.total += wire.unpack_words(body, state.opening.size)
+            state.total += wire.unpack_words(body, state.question.size)
         else:
             self._take_reveal(state, client_id, body)
         state.waiting.discard(client_id)
@@ -449,7 +447,7 @@ class AggregationServer:
                 seed = _crypto.combine(state.shares[client], self._config.shares_needed)
                 if commitment(seed, state.context, client) != state.commitments[client]:
                     raise InvalidMessageError("A revealed share was altered.")
-                _crypto.subtract_mask(state.total, self_key(seed, state.context, client))
+                _crypto.mask(np.subtract, state.total, self_key(seed, state.context, client))
             for client in state.dead:
                 self._unlink(state, client)
         except InvalidMessageError as error:
@@ -466,8 +464,8 @@ class AggregationServer:
             raise InvalidMessageError("A revealed share was altered.")
         for peer in self._linked(dead, state.alive):
             key = pair_key(pair.agree(state.keys[peer].mask), state.context, dead, peer)
-            undo = _crypto.subtract_mask if peer < dead else _crypto.add_mask
-            undo(state.total, key)
+            undo = np.subtract if peer < dead else np.add
+            _crypto.mask(undo, state.total, key)
 
 
 # Sums over clients: masked ones over a transport, and plain ones for simulations.

@@ -49,11 +49,6 @@ class PartGrant(Grant):
 
     share: float = 0.0  # the budget fraction that was paid
 
-    def draw(self, *index: int) -> IntArray:
-        """Draw one client's part of the noise."""
-        words = self._session.source.words(self.serial, self.bound.name, self.noise_scale, *index)
-        return noise.integer_gaussian(words, self.bound.shape, noise.PART_LEVELS)
-
     def close(self, total: IntArray, n_parts: int) -> Answer:
         """Turn the opened sum of `n_parts` contributions into the public answer."""
         self.use()
@@ -127,7 +122,7 @@ def distribute(
         mu = session.mu(share)
         step = granted_step(bound, mu, parts, step)
         noise_scale = step * parts.effective_sigma
-        grant = PartGrant(session, bound, mechanism, step, noise_scale)
+        grant = PartGrant(session, bound, mechanism, step, noise_scale, noise.PART_LEVELS)
         grant.share = share
         line = LedgerEntry(bound.name, mechanism, bound.l2, noise_scale, Loss("gaussian", mu))
         session.pay(line, share, draws=parts.draws * bound.size)

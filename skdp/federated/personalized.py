@@ -15,6 +15,7 @@ from skdp.data.units import UserRows
 from skdp.exceptions import PrivacyError
 from skdp.federated import _clients
 from skdp.federated._messages import Argument
+from skdp.federated.aggregation import Aggregator
 from skdp.federated.config import AggregationConfig
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.bounds import Ask, Bounded, PrivateQuery
@@ -201,7 +202,7 @@ def is_whitener(query: Any, value: Argument) -> bool:
 
 def is_orthonormal(query: Any, value: Argument) -> bool:
     """Orthonormal columns."""
-    if not _clients.is_floats(value) or value.ndim != 2 or len(value) != query.n_features:
+    if not _clients.is_floats(value, 2) or len(value) != query.n_features:
         return False
     k = value.shape[1]
     return bool(1 <= k <= len(value) and np.abs(value.T @ value - np.eye(k)).max() < _SKEW)
@@ -415,9 +416,7 @@ class FederatedRounds:
         self.model = model
         self.config = config
 
-    def fit(
-        self, aggregator: _clients.Aggregate, *, n_features: int, n_users: int | None = None
-    ) -> Any:
+    def fit(self, aggregator: Aggregator, *, n_features: int, n_users: int | None = None) -> Any:
         """Fit through the secure sum.
 
         Parameters
@@ -444,9 +443,7 @@ class FederatedRounds:
 
         def connect(session: PrivacySession) -> FirstFitSession:
             opened.append(session)
-            return FirstFitSession(
-                _clients.Federation(session, aggregator, self.config, n_features)
-            )
+            return FirstFitSession(session, aggregator, self.config, n_features)
 
         try:
             return estimator._fit_elsewhere(schema, n_features, connect)

@@ -16,6 +16,7 @@ from skdp._validation import check_bounds, check_real
 from skdp.data.blocks import row_source, zero_rows
 from skdp.exceptions import PrivacyError
 from skdp.federated import _clients
+from skdp.federated.aggregation import Aggregator
 from skdp.federated.config import AggregationConfig
 from skdp.privacy.gate.bounds import PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
@@ -312,7 +313,7 @@ class FederatedPowerMethod:
 
     def fit(
         self,
-        aggregator: _clients.Aggregate,
+        aggregator: Aggregator,
         *,
         n_features: int,
         n_samples: int | None = None,
@@ -347,9 +348,7 @@ class FederatedPowerMethod:
         shape = (self._public_rows(estimator, unit, n_samples), n_features)
 
         def connect(session: PrivacySession) -> _clients.FederatedSession:
-            return _clients.FederatedSession(
-                _clients.Federation(session, aggregator, self.config, n_features)
-            )
+            return _clients.FederatedSession(session, aggregator, self.config, n_features)
 
         schema = zero_rows(*shape, sparse=sparse or not unit.by_rows)
         return estimator._fit_elsewhere(schema, n_features, connect)

@@ -20,7 +20,7 @@ from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 
 from skdp.base import BaseDPEstimator, change_of
 from skdp.exceptions import PrivacyError
-from skdp.model_selection._proven import fits_each_part_once, parts_of
+from skdp.model_selection._proven import parts_of
 from skdp.model_selection._scorers import PrivateScorer
 from skdp.model_selection._splitters import held_by, resolved_splitter
 from skdp.privacy.accounting import losses as accounting
@@ -58,13 +58,13 @@ def check_fitted_once(estimator):
     """Raise unless a composition is known to fit each private part exactly once."""
     if isinstance(estimator, BaseDPEstimator) or not dp_parts(estimator):
         return
-    if not fits_each_part_once(estimator):
+    if not (parts := parts_of(estimator)):
         raise PrivacyError(
             f"how often {type(estimator).__name__} fits a private estimator inside it, and on "
             "which rows, is not known: its cost cannot be counted. Use the private estimator "
             "itself."
         )
-    for _, part in parts_of(estimator):
+    for _, part in parts:
         check_fitted_once(part)
 
 
@@ -72,8 +72,8 @@ def check_fitted_whole(estimator):
     """Raise unless a composition fits each clone of a private part on all rows, unchanged."""
     if type(estimator) in _FOR_EACH_TARGET:
         check_fitted_whole(estimator.estimator)
-    elif fits_each_part_once(estimator):
-        for _, part in parts_of(estimator):
+    elif parts := parts_of(estimator):
+        for _, part in parts:
             check_fitted_whole(part)
     else:
         check_fitted_once(estimator)
@@ -335,8 +335,7 @@ def search_cost(
     if counted and not (cv is None and scoring is None):
         raise ValueError("'cv' and 'scoring' are for estimators; a search has its own.")
     estimator = search.estimator if counted else search
-    parts = dp_parts(estimator)
-    if not parts:
+    if not dp_parts(estimator):
         raise ValueError(f"there is no private estimator in {estimator!r}: it has no finite cost.")
     candidates = _candidates(search) if counted else [{}]
     plans = [_planned(estimator, params, groups is not None) for params in candidates]

@@ -145,15 +145,12 @@ def line_of(step) -> Line | None:
 
 
 def parts_of(step) -> list:
-    """Return the (name, step) pairs of a composition in the table; of any other step none."""
+    """Return the (name, step) pairs of a composition in the table, which fits each of them once.
+
+    Any other step has none.
+    """
     line = line_of(step)
     return line.parts(step) if line is not None and line.parts is not None else []
-
-
-def fits_each_part_once(step) -> bool:
-    """Whether a step is a composition in the table: each part is fitted once, on its own rows."""
-    line = line_of(step)
-    return line is not None and line.parts is not None
 
 
 def concerns(step) -> Iterator[tuple[str, str]]:
@@ -218,19 +215,6 @@ def _is(test, step):
         return False
 
 
-def proven_table() -> str:
-    """Return the table in Markdown."""
-    lines = ["| step | proven with | because it |", "|---|---|---|"]
-    for line in TABLE:
-        by_words: dict[str, list[str]] = {}
-        for name, allowed in line.allowed.items():
-            by_words.setdefault(allowed.words, []).append(f"`{name}`")
-        settings = [f"{', '.join(names)}: {words}" for words, names in by_words.items()]
-        given = [f"given {line.given}"] if line.given else []
-        lines.append(f"| `{line.step.__name__}` | {'; '.join(settings + given)} | {line.reason} |")
-    return "\n".join(lines)
-
-
 # Predictions of a fitted model for each row that depend on that row alone, bit by bit.
 #
 # ``model.predict(X)`` is not one: a batched product adds up in an order that depends on where a row
@@ -238,12 +222,6 @@ def proven_table() -> str:
 # sum of losses would then move by more than one unit's share. Known linear models are evaluated
 # here by sums over each row (numpy adds along contiguous rows in an order fixed by their length);
 # any other model gets its rows one at a time.
-
-
-# Models whose predict is <x, coef_> + intercept_, and whose transform is (x - mean_) components_'.
-# Exactly these classes: a subclass may do something else.
-LINEAR_REGRESSORS = (DPTraceRegressor,)
-PROJECTIONS = (DPPCA, DPTruncatedSVD)
 
 
 def n_rows(X):
@@ -346,19 +324,22 @@ def _products(X, M):
 
 
 def _fast_map(model, method):
-    """Return a map of blocks of rows for models that are known to be linear, else None."""
+    """Return a map of blocks of rows for models that are known to be linear, else None.
+
+    They are exactly these classes: a subclass may do something else.
+    """
     if isinstance(model, Pipeline):
         return _fast_pipeline(model, method)
-    if type(model) in LINEAR_REGRESSORS and method == "predict":
+    if type(model) is DPTraceRegressor and method == "predict":
         coef = np.asarray(model.coef_, np.float64).reshape(-1, 1)
         return lambda X: _products(X, coef)[:, 0] + model.intercept_
     if type(model) in (RowClipper, PublicScaler, DPStandardScaler) and method == "transform":
-        return model.transform  # entry by entry, and sums along rows; a derived class may do more
+        return model.transform  # entry by entry, and sums along rows
     if type(model) in (DPRidge, DPRidgeClassifier) and method == "predict":
         classes = getattr(model, "classes_", None)
         finish = np.asarray if classes is None else partial(best_label, classes=classes)
         return model._predictor(finish, _products)
-    if type(model) in PROJECTIONS and not getattr(model, "whiten", False):
+    if type(model) in (DPPCA, DPTruncatedSVD) and not getattr(model, "whiten", False):
         V = np.asarray(model.components_, np.float64).T
         mean = np.asarray(getattr(model, "mean_", 0.0), np.float64)
         if method == "transform":

@@ -67,15 +67,16 @@ def _share_lost(origin, x, found):
         return np.divide(_distance(x, found), whole, out=lost, where=whole != 0)
 
 
-# name -> (method of the model, function (target, prediction) -> loss)
+# name -> (method of the model, function (target, prediction) -> loss); without a method, losses of
+# rows from a model that is asked
 LOSSES = {
     "squared_error": ("predict", lambda y, found: (y - found) ** 2),
     "absolute_error": ("predict", lambda y, found: np.abs(y - found)),
     "zero_one": ("predict", np.not_equal),
     "reconstruction": ("reconstruct", _distance),
     "share_lost": ("reconstruct", _share_lost),  # given the origin of the model first
+    "missed_items": ("", missed_share),
 }
-ROW_LOSSES = {"missed_items": missed_share}  # name -> losses of rows, from a model that is asked
 
 
 def _by_row(method, loss, X, y, found):
@@ -145,10 +146,10 @@ class PrivateScorer:
         return dict(state, _reservation_key=key) if key else state
 
     def __post_init__(self):
-        if not callable(self.loss) and self.loss not in LOSSES | ROW_LOSSES:
+        if not callable(self.loss) and self.loss not in LOSSES:
             raise ValueError(
                 f"'loss' must be a function (model, X, y) -> losses of rows, or one of "
-                f"{sorted(LOSSES | ROW_LOSSES)}. Got {self.loss!r}. R^2 and AUC are no means of "
+                f"{sorted(LOSSES)}. Got {self.loss!r}. R^2 and AUC are no means of "
                 "row losses: one row can move them by their whole range."
             )
         low, high = self.bounds if np.shape(self.bounds) == (2,) else (None, None)
@@ -169,8 +170,8 @@ class PrivateScorer:
 
     def suits(self, model: Any) -> bool:
         """Whether a model has the method that the loss asks for; a function is not known."""
-        method = "fit" if callable(self.loss) else LOSSES.get(self.loss, ("fit",))[0]
-        return hasattr(model, "inverse_transform" if method == "reconstruct" else method)
+        method = "" if callable(self.loss) else LOSSES[self.loss][0]
+        return hasattr(model, "inverse_transform" if method == "reconstruct" else method or "fit")
 
     def check_meaning(self, unit: Any, adjacency: Any) -> Any:
         """Raise if the scorer's unit or adjacency differs from that of the fits."""
@@ -245,11 +246,9 @@ class PrivateScorer:
 
     def _losses_of(self, model, X, y):
         """Return a function that computes the losses; what fails for all rows alike fails here."""
-        given = self.loss if callable(self.loss) else ROW_LOSSES.get(self.loss)
-        if given is not None:
-            one, batch = given, None
-        else:
-            method, loss = LOSSES[self.loss]
+        method, loss = ("", self.loss) if callable(self.loss) else LOSSES[self.loss]
+        one, batch = loss, None
+        if method:
             if loss is _share_lost:
                 loss = partial(_share_lost, _origin(model, X))
             if method == "predict" and y is None:

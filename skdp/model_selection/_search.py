@@ -120,8 +120,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         runs = Runs(self, plan, candidates, limit, n_columns)
         with prepaid(fit, self._reservation_key, limit):
             self._warn_if_weak(self, seeded)
-            results = runs.run(X, y, fit_params)
-        return self._finish(plan, fit, results)
+            published = runs.run(X, y, fit_params)
+        return self._finish(fit, runs, published)
 
     def _checked(self):
         """Check all parameters, and return the candidates."""
@@ -196,16 +196,16 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         """Return what one call of fit spends: a tuple of losses."""
         return self.plan().losses
 
-    def _finish(self, plan, fit, results):
+    def _finish(self, fit, runs, published):
         # The total variation of the sampled noise of all runs; random stopping includes it.
-        distance = fit.sessions * SAMPLER_DISTANCE * (plan.losses[0].kind == "gaussian")
+        distance = fit.sessions * SAMPLER_DISTANCE * (fit.losses[0].kind == "gaussian")
         spent = PrivacySpent(
-            float(self.epsilon), float(self.delta), plan.losses, fit.adjacency, fit.unit,
+            float(self.epsilon), float(self.delta), fit.losses, fit.adjacency, fit.unit,
             fit.seeded, distance, "this search alone",
         )  # fmt: skip
-        attributes = results.attributes(spent)
+        attributes = runs.attributes(published, spent)
         self._released_names = (*getattr(self, "_released_names", ()), *attributes)
-        vars(self).update(attributes, privacy_spent_=spent, releases_=results.ledger())
+        vars(self).update(attributes, privacy_spent_=spent, releases_=runs.ledger())
         return self
 
     # -- the model -------------------------------------------------------------------------------
@@ -310,11 +310,11 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         inner = get_tags(self.estimator)
-        for name in ("estimator_type", "classifier_tags", "regressor_tags", "transformer_tags"):
+        for name in (
+            "estimator_type", "classifier_tags", "regressor_tags", "transformer_tags",
+            "target_tags", "input_tags", "non_deterministic",
+        ):  # fmt: skip
             setattr(tags, name, getattr(inner, name))
-        tags.target_tags = inner.target_tags
-        tags.input_tags = inner.input_tags
-        tags.non_deterministic = inner.non_deterministic
         return tags
 
 

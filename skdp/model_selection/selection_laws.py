@@ -184,11 +184,6 @@ class Selection:
     losses: tuple[Loss, ...]
     sessions: int
 
-    @property
-    def value(self) -> float:
-        """Signal over noise of a run, times the chance that the best candidate is run."""
-        return float(self.run.value) * self.chance
-
     def _facts(self) -> list[tuple[str, str]]:
         if self.strategy == "compose":
             runs = f"{self.mean_n_runs:.0f}, one of each candidate; all scores are published"
@@ -272,7 +267,8 @@ def plan_selection(
 ) -> Selection:
     """Split one (epsilon, delta) over a search.
 
-    "auto" takes the plan with the largest `Selection.value`; nothing here depends on data.
+    "auto" takes the plan with the largest signal over noise of a run, times the chance that the
+    best candidate is run; nothing here depends on data.
 
     Parameters
     ----------
@@ -297,7 +293,7 @@ def plan_selection(
         plans.append(_composed(epsilon, delta, n_candidates, sessions))
     if strategy != "compose" and (n_candidates > 1 or strategy == "random_stopping"):
         plans.append(_stopped(epsilon, delta, n_candidates, sessions, mean))
-    return max(plans, key=lambda plan: plan.value)
+    return max(plans, key=lambda plan: float(plan.run.value) * plan.chance)
 
 
 # The runs of a private search, and what may be published of them.
@@ -322,52 +318,6 @@ def _silence(model):
             part.set_callbacks()
         if isinstance(part, Pipeline):
             part.verbose = False
-
-
-class Results(NamedTuple):
-    """The published results: the best run, or all runs if each was paid for."""
-
-    plan: Any
-    published: list
-    best: int
-    scorer: Any
-
-    def attributes(self, spent):
-        """Return the fitted attributes."""
-        best = self.published[self.best]
-        for part in _all_parts(best.model):
-            part.privacy_spent_ = spent  # the cost of the whole search, not that of the one fit
-        totals, counts, noise = np.transpose([run[2:5] for run in self.published])
-        n = counts.mean()  # the same n for all, to keep their order
-        scores = np.array([self.scorer.score_of(total, n) for total in totals.tolist()])
-        results = {
-            f"param_{name}": _column([run.params.get(name) for run in self.published])
-            for name in sorted({name for run in self.published for name in run.params})
-        }
-        results["params"] = [dict(run.params) for run in self.published]
-        results |= {"mean_test_score": scores, "std_test_score": noise / n}
-        results["rank_test_score"] = 1 + np.sum(totals[None, :] > totals[:, None], axis=1)
-        names = ("n_features_in_", "feature_names_in_", "classes_")
-        seen = {name: getattr(best.model, name) for name in names if hasattr(best.model, name)}
-        return seen | {
-            "best_estimator_": best.model,
-            "best_params_": dict(best.params),
-            "best_score_": float(scores[self.best]),
-            "best_index_": self.best,
-            "cv_results_": results,
-            "selection_plan_": self.plan,
-        }
-
-    def ledger(self):
-        """Return the lines of the receipt: one for each run, or one for the search."""
-        plan = self.plan
-        if plan.strategy == "compose":
-            return tuple(
-                LedgerEntry(f"run {i}", "fit and private score", 0.0, 0.0, plan.run)
-                for i in range(len(self.published))
-            )
-        mechanism = f"best of a geometric number of runs, mean {plan.mean_n_runs:g}"
-        return tuple(LedgerEntry("search", mechanism, 0.0, 0.0, loss) for loss in plan.losses)
 
 
 def _all_parts(model):
@@ -408,17 +358,55 @@ class Runs:
                     break
 
     def run(self, X, y, fit_params):
-        """Execute the plan; return what is published."""
+        """Execute the plan; return what is published: the best run, or all if each was paid for."""
         if self.plan.strategy == "compose":
             published = [self._run(params, X, y, fit_params) for params in self.candidates]
         else:
             published = [self._best_of_random(X, y, fit_params)]
-        best = max(range(len(published)), key=lambda i: published[i].total)
-        for said in published[best].warnings:  # warnings of other runs are private
+        best = max(published, key=lambda run: run.total)
+        for said in best.warnings:  # warnings of other runs are private
             warn_caller(*said)
-        for part in dp_parts(published[best].model):  # later fits of it are fits of its own
+        for part in dp_parts(best.model):  # later fits of it are fits of its own
             vars(part).pop("_reservation_key", None)
-        return Results(self.plan, published, best, self.search._scorer)
+        return published
+
+    def attributes(self, published, spent):
+        """Return the fitted attributes."""
+        totals, counts, noise = np.transpose([run[2:5] for run in published])
+        index = int(totals.argmax())
+        best = published[index]
+        for part in _all_parts(best.model):
+            part.privacy_spent_ = spent  # the cost of the whole search, not that of the one fit
+        n = counts.mean()  # the same n for all, to keep their order
+        scores = np.array([self.search._scorer.score_of(total, n) for total in totals.tolist()])
+        results = {
+            f"param_{name}": _column([run.params.get(name) for run in published])
+            for name in sorted({name for run in published for name in run.params})
+        }
+        results["params"] = [dict(run.params) for run in published]
+        results |= {"mean_test_score": scores, "std_test_score": noise / n}
+        results["rank_test_score"] = 1 + np.sum(totals[None, :] > totals[:, None], axis=1)
+        names = ("n_features_in_", "feature_names_in_", "classes_")
+        seen = {name: getattr(best.model, name) for name in names if hasattr(best.model, name)}
+        return seen | {
+            "best_estimator_": best.model,
+            "best_params_": dict(best.params),
+            "best_score_": float(scores[index]),
+            "best_index_": index,
+            "cv_results_": results,
+            "selection_plan_": self.plan,
+        }
+
+    def ledger(self):
+        """Return the lines of the receipt: one for each run, or one for the search."""
+        plan = self.plan
+        if plan.strategy == "compose":
+            return tuple(
+                LedgerEntry(f"run {i}", "fit and private score", 0.0, 0.0, plan.run)
+                for i in range(len(self.candidates))
+            )
+        mechanism = f"best of a geometric number of runs, mean {plan.mean_n_runs:g}"
+        return tuple(LedgerEntry("search", mechanism, 0.0, 0.0, loss) for loss in plan.losses)
 
     def _best_of_random(self, X, y, fit_params):
         """Return the best of a random number of runs; all other runs are discarded."""

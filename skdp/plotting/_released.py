@@ -387,11 +387,9 @@ class ScoreDisplay:
         bar = self.figure_.colorbar(self.density_, ax=ax, shrink=0.8)
         bar.set_label("rows in a cell (released, smoothed)")
         middles = [(e[1:] + e[:-1]) / 2 for e in edges]
-        for i, label in self._shown_classes():
+        for i, label, color, line in self._shown_classes():
             density = fitted.density_[i]
             levels = sorted({mass_level(density, share) for share in (_MOST, _HALF)})
-            color = COLORS[i % len(COLORS)]
-            line = _LINES[i // len(COLORS) % len(_LINES)]
             style = {"colors": [color], "linewidths": [1.0, 2.0], "linestyles": [line]}
             contour = ax.contour(*middles, density.T, levels=levels, **style)
             ax.plot([], [], color=color, linestyle=line, linewidth=2, label=label)
@@ -400,8 +398,7 @@ class ScoreDisplay:
     def _draw_ellipses(self):
         fitted = self.estimator
         fill = 0.6 / max(4, len(fitted.means_))
-        for i, label in self._shown_classes(always=True):
-            color, line = COLORS[i % len(COLORS)], _LINES[i // len(COLORS) % len(_LINES)]
+        for i, label, color, line in self._shown_classes(always=True):
             for share, width in ((_HALF, 2.0), (_MOST, 0.6)):
                 patch = self._ellipse(i, share, edgecolor=color, linewidth=width, linestyle=line)
                 if share == _HALF:
@@ -423,12 +420,14 @@ class ScoreDisplay:
         return Ellipse(self.estimator.means_[i], major, minor, **style)
 
     def _shown_classes(self, always=False):
-        """Yield (number, name) of the classes above the noise; without classes, of all rows."""
+        """Yield (number, name, color, line) of classes above the noise, or of all rows."""
         classes = getattr(self.estimator, "classes_", None)
         if classes is None and not always:
             return
         names = ["all rows"] if classes is None else [str(label) for label in classes]
-        yield from ((i, name) for i, name in enumerate(names) if self.estimator.above_noise_[i])
+        for i, name in enumerate(names):
+            if self.estimator.above_noise_[i]:
+                yield i, name, COLORS[i % len(COLORS)], _LINES[i // len(COLORS) % len(_LINES)]
 
     def _draw_loadings(self):
         axes = np.asarray(self.estimator.axes_)

@@ -19,7 +19,7 @@ What is promised, and what keeps it:
   descriptor.
 - *A kept store is nobody else's* until it is closed: its lock file is held, and the next holder is
   refused, in this process too.
-- *Forks* wait for the end of a change, and have neither half of one nor an open database.
+- *Forks* wait for the end of a change, and have no half of one.
 - *A place or a system without locks on files is refused*, at once.
 
 The marker may be behind by one change: killed between its commit and the marker, the change is
@@ -69,28 +69,23 @@ _TURN = threading.RLock()  # held while a thread of this process changes a file;
 _TAKEN: weakref.WeakValueDictionary[str, _Lock] = weakref.WeakValueDictionary()
 
 
-def _posix(descriptor: int, take: bool) -> None:
-    import fcntl
+def _apply(descriptor: int, take: bool) -> None:
+    try:
+        import fcntl
 
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB if take else fcntl.LOCK_UN)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB if take else fcntl.LOCK_UN)
+    except ImportError:
+        _apply_on_windows(descriptor, take)
 
 
-def _windows(descriptor: int, take: bool) -> None:
-    import msvcrt
-
+def _apply_on_windows(descriptor: int, take: bool) -> None:
+    try:
+        import msvcrt
+    except ImportError:
+        raise PrivacyError(_NO_LOCKS.format("this system has")) from None
     os.lseek(descriptor, 2 * _SLOT_BYTES, os.SEEK_SET)  # nobody may read a locked byte
     mode = getattr(msvcrt, "LK_NBLCK" if take else "LK_UNLCK")
     getattr(msvcrt, "locking")(descriptor, mode, 1)  # noqa: B009
-
-
-def _apply(descriptor: int, take: bool) -> None:
-    try:
-        _posix(descriptor, take)
-    except ImportError:
-        try:
-            _windows(descriptor, take)
-        except ImportError:
-            raise PrivacyError(_NO_LOCKS.format("this system has")) from None
 
 
 def _lock(descriptor: int) -> bool:
@@ -328,9 +323,6 @@ class Store:
         What its records mean, and in which version; another one is refused.
     """
 
-    # A journal that stays takes one sync of the folder less than one that is deleted.
-    _settings: tuple[str, ...] = "synchronous = EXTRA", "journal_mode = PERSIST"
-
     def __init__(self, path: str | os.PathLike[str], form: int) -> None:
         self.path, self.form = os.path.realpath(path), form
 
@@ -401,32 +393,21 @@ class Store:
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Cursor]:
-        with closing(self._connected()) as connection, closing(connection.cursor()) as file:
-            yield file  # one cursor: an unfinished statement would keep the file locked
-
-    def _connected(self) -> sqlite3.Connection:
-        connection = connect(self.path)
-        try:
-            for setting in self._settings:
-                connection.execute(f"PRAGMA {setting}")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        # One cursor: an unfinished statement would keep the file locked.
+        with closing(connect(self.path)) as connection, closing(connection.cursor()) as file:
+            file.execute("PRAGMA synchronous = EXTRA")
+            # A journal that stays takes one sync of the folder less than one that is deleted.
+            file.execute("PRAGMA journal_mode = PERSIST")
+            yield file
 
 
 class CacheStore(Store):
     """A file of records that stays locked for others until it is closed."""
 
-    # One sync a change, of a database that stays open.
-    _settings = "locking_mode = EXCLUSIVE", "synchronous = EXTRA", "journal_mode = WAL"
-    _connection: sqlite3.Connection | None = None
-
     def __init__(self, path: str | os.PathLike[str], form: int) -> None:
         super().__init__(path, form)
         self._lock = _Lock(self.path)
-        with _TURN, self.closed_by_errors():
-            _KEPT.add(self)
+        with self.closed_by_errors():
             self._lock.take(0.0)
 
     def _known(self, chain: Chain, marker: Place) -> tuple[Place, ...]:
@@ -436,33 +417,11 @@ class CacheStore(Store):
     def _locked(self) -> Iterator[_Lock]:
         with _TURN:
             self._lock.opened()
-            try:
-                yield self._lock
-            except BaseException:
-                self.disconnect()
-                raise
-
-    @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Cursor]:
-        if self._connection is None:
-            self._connection = self._connected()
-        with closing(self._connection.cursor()) as file:
-            yield file
-
-    def disconnect(self) -> None:
-        """Close the database; the next change opens it again."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def __del__(self) -> None:
-        self.disconnect()  # a connection that is left open warns, from Python 3.13 on
+            yield self._lock
 
     def close(self) -> None:
         """Release the file; this object can no longer change it."""
-        with _TURN:
-            self.disconnect()
-            self._lock.close()
+        self._lock.close()
 
     @contextmanager
     def closed_by_errors(self) -> Iterator[None]:
@@ -480,14 +439,7 @@ class CacheStore(Store):
         raise PrivacyError("a file that is in use cannot be copied or pickled.")
 
 
-_KEPT: weakref.WeakSet[CacheStore] = weakref.WeakSet()
-
-
-def _hold() -> None:
-    _TURN.acquire()
-    for store in _KEPT:  # an open database in two processes would be one that both write
-        store.disconnect()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold, after_in_parent=_TURN.release, after_in_child=_TURN.release)
+    os.register_at_fork(
+        before=_TURN.acquire, after_in_parent=_TURN.release, after_in_child=_TURN.release
+    )

@@ -212,8 +212,7 @@ class _Recorder:
         self._starts = [] if script is None else list(script.public_words)
         self._in_noise = False
         self._pending: dict[Grant, RecordedRelease] = {}
-        self._closings: dict[Grant, int] = {}
-        self._allowed: dict[Grant, int] = {}
+        self._closed: set[Grant] = set()
         self._sessions: dict[PrivacySession, int] = {}
 
     @contextmanager
@@ -240,8 +239,7 @@ class _Recorder:
     def _close(self, grant: Grant, total: Any, value: Any) -> Any:
         opening = self._opening(grant)
         del self._pending[grant]
-        closings = self._closings[grant] = self._closings.get(grant, 0) + 1
-        self._allowed.setdefault(grant, closings + grant._left)
+        self._closed.add(grant)
         if opening.n_reads > 1 and "noise first" not in opening.mechanism:
             name, n = opening.bound.name, opening.n_reads
             self.transcript.faults.append(f"{name!r} was read {n} times for one opening")
@@ -263,7 +261,7 @@ class _Recorder:
 
     def read(self, original, session, answer, grant):
         name = grant.bound.name
-        if self._closings.get(grant, 0) >= self._allowed.get(grant, 1):
+        if grant in self._closed:
             self.transcript.faults.append(f"{name!r} was read after it was opened")
         opening = self._opening(grant)
         if opening.loss is None:

@@ -287,6 +287,16 @@ def _integer_faults(transcript: Transcript) -> list[str]:
     return faults
 
 
+def _both(run: Fit, data, other, first=None) -> tuple[Transcript, Transcript]:
+    """Return the transcript of a run (or the one given), and of the other data at its answers."""
+    if first is None:
+        with record_transcript() as first:
+            run(data)
+    with replay_answers(first) as second:
+        run(other)
+    return first, second
+
+
 def transcript_audit(fit, pair: tuple[Any, Any], first=None) -> TranscriptReport:
     """Compare, release by release, the exact change between neighbours with the noise it was given.
 
@@ -320,12 +330,7 @@ def transcript_audit(fit, pair: tuple[Any, Any], first=None) -> TranscriptReport
     >>> 0.9 < report.ratio <= 1 + 1e-9
     True
     """
-    run = as_fit(fit)
-    if first is None:
-        with record_transcript() as first:
-            run(pair[0])
-    with replay_answers(first) as second:
-        run(pair[1])
+    first, second = _both(as_fit(fit), *pair, first)
     faults = [*first.faults, *second.faults, *_integer_faults(first)]
     if len(first) != len(second):
         faults.append(f"{len(first)} releases, {len(second)} on the neighbour")
@@ -412,36 +417,15 @@ def _choice_score(opening: RecordedRelease, a, b) -> float:
     return float(log_probability(b) - log_probability(a))
 
 
-def _scores(run: Fit, data, other, n_runs: int, swap: bool, constant) -> list[float]:
+def _scores(run: Fit, data, other, n_runs: int, swap: bool) -> list[float]:
     out = []
     for _ in range(n_runs):
-        with record_transcript() as first:
-            run(data)
-        if constant is None:
-            with replay_answers(first) as second:
-                run(other)
-            mine = [np.asarray(o.exact, np.float64) for o in first]
-            theirs = [np.asarray(o.exact, np.float64) for o in second]
-            low, high = (theirs, mine) if swap else (mine, theirs)
-        else:
-            low, high = constant
+        first, second = _both(run, data, other)
+        mine = [np.asarray(o.exact, np.float64) for o in first]
+        theirs = [np.asarray(o.exact, np.float64) for o in second]
+        low, high = (theirs, mine) if swap else (mine, theirs)
         out.append(_score(first, low, high))
     return out
-
-
-def _constant_answers(run: Fit, pair):
-    """Return the exact answers of both, if they depend on no released value (a one-shot fit)."""
-    seen = []
-    for _ in range(3):
-        with record_transcript() as first:
-            run(pair[0])
-        with replay_answers(first) as second:
-            run(pair[1])
-        seen.append(([o.exact for o in first], [o.exact for o in second], len(first)))
-    if any(n != 1 for _, _, n in seen):
-        return None  # more than one release: the next run may go another way
-    equal = all(np.array_equal(s[i][0], seen[0][i][0]) for s in seen for i in (0, 1))
-    return ([seen[0][0][0].astype(float)], [seen[0][1][0].astype(float)]) if equal else None
 
 
 def audit(
@@ -479,9 +463,8 @@ def audit(
     """
     run, alpha = as_fit(fit), 1 - confidence
     spent = run(pair[0]).privacy_spent_
-    constant = _constant_answers(run, pair)
-    low = _scores(run, pair[0], pair[1], n_runs, False, constant)
-    high = _scores(run, pair[1], pair[0], n_runs, True, constant)
+    low = _scores(run, pair[0], pair[1], n_runs, False)
+    high = _scores(run, pair[1], pair[0], n_runs, True)
     mu_hat, bound = gaussian_mu(low, high, alpha)
     return AuditReport(
         claimed_mu=math.nan if spent.mu is None else spent.mu,

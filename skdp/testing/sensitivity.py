@@ -300,9 +300,9 @@ class _Attack:
             raise AssertionError(f"{bound.name}: the bound says symmetric, the answer is not")
         return value
 
-    def ratio(self, first, second, form: str) -> tuple[float, str, float]:
-        """Return the largest (ratio, norm, step) of one pair, and keep the record."""
-        to = FORMATS[form]
+    def try_pair(self, first, second, form: str, name: str) -> float:
+        """Return the largest ratio of one pair, and keep the record."""
+        to, report = FORMATS[form], self.report
         data, seen, bound, claims, before = self._cached
         if data is not first or seen != form:
             a = self.bounded(_formatted(first, to))
@@ -316,16 +316,12 @@ class _Attack:
         for (norm, step, claimed), x in zip(claims, before, strict=True):
             shift = change(x, self.answer(b, step)).ravel()
             ratio = float(_size(shift, norm)) / claimed
-            self.report.ratios[norm] = max(self.report.ratios.get(norm, 0.0), ratio)
+            report.ratios[norm] = max(report.ratios.get(norm, 0.0), ratio)
             best = max(best, (ratio, norm, step))
-        self.report.n_pairs += 1
-        self.report.name = b.bound.name
-        return best
-
-    def try_pair(self, first, second, form, name) -> float:
-        ratio, norm, step = self.ratio(first, second, form)
-        if ratio >= self.report.ratio and ratio > 0:
-            report = self.report
+        report.n_pairs += 1
+        report.name = b.bound.name
+        ratio, norm, step = best
+        if ratio >= report.ratio and ratio > 0:
             report.worst, report.pair = f"{name} ({form}, {norm})", (first, second)
             report.step = step
         return ratio

@@ -203,7 +203,7 @@ def test_a_ledger_that_cannot_pay_a_secure_sum_opens_nothing():
 def test_a_share_counts_with_the_shares_that_it_was_opened_with():
     """A server whose share went into one sum coordinates another of the same rows."""
     model, *others = shares(**ROWS)
-    whole, share = (s._state.running.session.spending.draws for s in (server(**ROWS), model))
+    whole, share = (s._state.running.session.draws for s in (server(**ROWS), model))
     assert whole < share  # all parts are drawn for it
     secure(coordinator(**ROWS), [model, *others])
     mu = model.privacy_spent_.mu

@@ -348,12 +348,12 @@ def test_a_release_that_lacks_a_server_may_be_repeated():
 def test_a_stream_draws_its_sketches_once():
     """Charged again at each release, a long stream ended before its horizon, with data in it."""
     model = two_sketches(max_releases=9, sketch="gaussian").update([0], [0], [0.0])
-    draws = model._private.session.spending.draws
+    draws = model._private.session.draws
     plain = two_sketches(max_releases=9, sketch="sparse").update([0], [0], [0.0])
-    assert draws > plain._private.session.spending.draws  # its coins are draws as well
+    assert draws > plain._private.session.draws  # its coins are draws as well
     for _ in range(3):
         model.release()
-    assert model._private.session.spending.draws == draws
+    assert model._private.session.draws == draws
 
 
 @pytest.mark.parametrize("released", [False, True])

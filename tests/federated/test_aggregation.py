@@ -27,7 +27,7 @@ from skdp.federated import (
     simulated_aggregator,
 )
 from skdp.federated import _messages as wire
-from skdp.federated._crypto import subtract_mask
+from skdp.federated._crypto import mask
 from skdp.federated._messages import Keys, Kind
 from skdp.federated.aggregation import self_key
 from tools.federation import RUN, Scene, refuse
@@ -497,8 +497,8 @@ def test_clients_that_were_asked_different_things_do_not_add_up():
     """The question is bound into the masks: answers to two questions stay masked."""
     scene = Scene(Kind.OPEN)
     header, body = wire.unpack_message(scene.messages[0])
-    opening = wire.unpack_opening(body)._replace(request=b"another question")
-    scene.messages[0] = wire.pack_message(header, wire.pack_opening(opening))
+    other = wire.Question(b"another question", **vars(wire.unpack_opening(body)))
+    scene.messages[0] = wire.pack_message(header, wire.pack_opening(other))
     scene.step()
     scene.step()  # client 0 seals its shares for another context ...
     for client in scene.clients:  # ... and nobody can use them
@@ -586,7 +586,7 @@ def test_without_self_masks_every_partial_sum_is_uniform(fixed_entropy, check_un
     scene.deliver()
     for client, (_, words) in zip(scene.clients, scene.masked(), strict=True):
         attempt, words = client._state, words.copy()
-        subtract_mask(words, self_key(attempt.seed, attempt.context, client.client_id))
+        mask(np.subtract, words, self_key(attempt.seed, attempt.context, client.client_id))
         bare.append(words)
     for count in range(1, n):
         for group in itertools.combinations(bare, count):

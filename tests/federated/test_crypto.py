@@ -10,7 +10,7 @@ from skdp._limits import CACHED
 from skdp.federated import InvalidMessageError
 from skdp.federated import _crypto as crypto
 from skdp.federated import _messages as wire
-from skdp.federated._crypto import PRIME, add_mask, circulant, combine, split, subtract_mask
+from skdp.federated._crypto import PRIME, circulant, combine, mask, split
 from skdp.federated.aggregation import commitment, pair_key, sealing_key, self_key
 from tools.outcomes import refuses
 
@@ -30,11 +30,12 @@ def test_x25519_is_the_one_of_rfc_7748():
 
 
 def test_keys_are_bound_to_everything():
-    opening = wire.Opening((6, 1, 1), 10, b"question")
-    others = ({"size": 11}, {"request": b"question?"}, {"counts": (6, 1, 0)})
+    asked = [(b"question", (6, 1, 1), 10), (b"question", (6, 1, 1), 11)]
+    asked += [(b"question?", (6, 1, 1), 10), (b"question", (6, 1, 0), 10)]
+    opening, *others = (wire.Question(*each) for each in asked)
     steps = [(b"run", 0), (b"rum", 0), (b"ru", 0), (b"run", 1)]
     contexts = [wire.context(*step, opening) for step in steps]
-    contexts += [wire.context(b"run", 0, opening._replace(**other)) for other in others]
+    contexts += [wire.context(b"run", 0, other) for other in others]
     keys = [
         key
         for context in contexts
@@ -60,7 +61,7 @@ def test_missing_package_says_what_to_install(monkeypatch):
 
 def test_masks_are_chacha20_of_rfc_8439():
     total = np.zeros(8, dtype=np.uint64)
-    add_mask(total, bytes(32))
+    mask(np.add, total, bytes(32))
     first = "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
     last = "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
     assert total.astype("<u8").tobytes().hex() == first + last
@@ -69,9 +70,9 @@ def test_masks_are_chacha20_of_rfc_8439():
 def test_masks_cancel_in_pieces():
     for size in (1, CACHED - 1, CACHED, CACHED + 1, 3 * CACHED + 7):
         total = np.arange(size, dtype=np.uint64)
-        add_mask(total, b"k" * 32)
+        mask(np.add, total, b"k" * 32)
         whole = total.copy()
-        subtract_mask(total, b"k" * 32)
+        mask(np.subtract, total, b"k" * 32)
         np.testing.assert_array_equal(total, np.arange(size, dtype=np.uint64))
         whole -= np.arange(size, dtype=np.uint64)
         assert len(np.unique(whole)) == size  # no piece of the stream comes twice

@@ -106,8 +106,9 @@ def test_messages_read_as_they_were_written():
     assert wire.unpack_message(wire.pack_message(header, b"body")) == (header, b"body")
     other = b"SKDP\x02" + wire.pack_message(header, b"body")[5:]
     refuses(InvalidMessageError, "of this version", wire.unpack_message, other)
-    opening = wire.Opening((2**32 - 1, 1, 0), 2**40, b"\0\xff")
-    assert wire.unpack_opening(memoryview(wire.pack_opening(opening))) == opening
+    opening = wire.Question(b"\0\xff", (2**32 - 1, 1, 0), 2**40)
+    read = wire.unpack_opening(memoryview(wire.pack_opening(opening)))
+    assert (read, vars(read)) == (opening, vars(opening))
     keys = wire.Keys(b"a" * 32, b"b" * 32, b"c" * 64)
     assert wire.unpack_keys(memoryview(b"".join(keys))) == keys
     assert wire.unpack_peers(memoryview(wire.pack_peers({7: keys, 1: keys}))) == {7: keys, 1: keys}

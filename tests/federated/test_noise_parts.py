@@ -71,7 +71,7 @@ def test_step_covers_the_change_exactly():
     assert grant.step == gaussian_step(bound, mu, parts.effective_sigma)
     assert gate.ledger[0].noise_scale == grant.step * parts.effective_sigma
     assert gate.ledger[0].mechanism == "distributed gaussian"
-    assert gate.spending.draws == parts.draws * bound.size
+    assert gate.draws == parts.draws * bound.size
 
 
 def test_proposed_step():

@@ -12,7 +12,7 @@ from scipy.stats import chi2
 from skdp import DPPCA, DPTruncatedSVD, PrivacyLedger, federated
 from skdp.datasets import make_interactions, make_spiked_rows
 from skdp.exceptions import PrivacyError
-from skdp.federated._clients import Federation
+from skdp.federated._clients import FederatedSession
 from skdp.federated._messages import Call, Facts, Question, Request
 from skdp.federated.noise_parts import PartGrant, granted_step
 from skdp.federated.power_method import _SIGNATURES
@@ -194,7 +194,7 @@ def changed(request, **fields):
 def test_a_private_choice_is_refused_before_it_is_paid():
     """Scores of clients could be added, but not the noise that decides between them."""
     session = new_session()
-    federation = Federation(session, refuse_reading(None), federated.AggregationConfig(4), 12)
+    federation = FederatedSession(session, refuse_reading(None), federated.AggregationConfig(4), 12)
     scores = Bounded(Bound("scores", (3,), 1.0, linf=1.0), refuse_reading(None))
     refuses(PrivacyError, "private choice", federation.answer, (("scores", ()),), scores, 0.1)
     assert session.ledger == ()

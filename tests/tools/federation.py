@@ -9,7 +9,8 @@ from skdp import federated
 from skdp.federated import _messages as wire
 from skdp.federated._clients import restricted, unpack
 from skdp.federated._messages import SERVER, Header, Kind, Request
-from skdp.federated.noise_parts import PartGrant, granted_step
+from skdp.federated.noise_parts import granted_step
+from skdp.privacy.gate.session import Grant
 from skdp.testing._transcripts import replaced
 
 RUN = b"a run"
@@ -33,7 +34,7 @@ def noise_of(value):
     def make(_):
         return lambda grant, *index: np.full(grant.bound.shape, value, np.int64)
 
-    return replaced(PartGrant, "draw", make)
+    return replaced(Grant, "draw", make)
 
 
 class Wire:
@@ -52,7 +53,7 @@ class Wire:
 
             return draw
 
-        with replaced(PartGrant, "draw", recorded):
+        with replaced(Grant, "draw", recorded):
             for i, client in enumerate(self.clients):
                 if i not in self.away:
                     sent[i] = client.respond(request)

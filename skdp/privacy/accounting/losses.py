@@ -84,18 +84,12 @@ def _wide(mu: FloatArray, x: FloatArray, density: FloatArray) -> FloatArray:
     return np.where(x < 0.0, ndtr(-x) - density * far, density * (near - far))
 
 
-def forward_curve(mu: float, epsilon: FloatArray) -> FloatArray:
-    """Delta at epsilons >= 0: phi(x) (R(x) - R(x + mu)) with x = epsilon/mu - mu/2."""
-    every = np.full(epsilon.shape, mu)
-    return (_narrow if mu <= 1.0 else _wide)(every, *_place(every, epsilon))
-
-
-def forward_mus(mu: FloatArray, epsilon: float) -> FloatArray:
-    """Delta at one epsilon > 0 of many mu > 0."""
+def forward_curve(mu: FloatArray, epsilon: FloatArray) -> FloatArray:
+    """Delta of mu > 0 at epsilon >= 0: phi(x) (R(x) - R(x + mu)) with x = epsilon/mu - mu/2."""
     delta = np.empty(mu.shape)
     for side, formula in ((mu <= 1.0, _narrow), (mu > 1.0, _wide)):
-        some = mu[side]
-        delta[side] = formula(some, *_place(some, np.full(some.shape, epsilon)))
+        if side.any():
+            delta[side] = formula(mu[side], *_place(mu[side], epsilon[side]))
     return delta
 
 
@@ -104,7 +98,7 @@ def gaussian_curve(mu: float, epsilon: FloatArray) -> FloatArray:
     below = np.minimum(epsilon, 0.0)
     delta = -np.expm1(below)
     if mu > 0.0:
-        delta = delta + np.exp(below) * forward_curve(mu, np.abs(epsilon))
+        delta = delta + np.exp(below) * forward_curve(np.full(epsilon.shape, mu), np.abs(epsilon))
     return np.minimum(delta, 1.0)
 
 
@@ -200,9 +194,6 @@ class SketchMixture:
     def __format__(self, spec: str) -> str:
         return f"{float(self):{spec}} (mean square)"
 
-    def __str__(self) -> str:
-        return f"{self:.6g}"
-
     def largest(self, tail: float = 1e-9) -> float:
         """Return a mu that a part exceeds with probability at most `tail`: for audits."""
         total = 0.0
@@ -212,7 +203,7 @@ class SketchMixture:
                 total += mu**2 * math.prod(each)
         return math.sqrt(total)
 
-    def times(self, factor: float) -> SketchMixture:
+    def __rmul__(self, factor: float) -> SketchMixture:
         """Return the loss for changes that are `factor` times as large."""
         terms = tuple((factor * mu, degrees) for mu, degrees in self.terms)
         return SketchMixture(terms, self.part)
@@ -266,8 +257,6 @@ def _mixture_delta(terms: Terms, epsilon: float) -> float:
     if epsilon == math.inf:
         return 0.0
     total = math.fsum(mu**2 for mu, _ in terms)
-    if total == 0.0:
-        return 0.0 if epsilon >= 0 else -math.expm1(epsilon)
     if epsilon <= 0.0 or not total < 1e60:
         return 1.0
     # Rounded up, so that calibration, where only `total` moves, finds its atoms again: by half a
@@ -278,7 +267,7 @@ def _mixture_delta(terms: Terms, epsilon: float) -> float:
     with np.errstate(over="ignore", under="ignore"):
         w = points * total
         inner = np.maximum(np.minimum(w, inflection), 1e-290)
-        below = forward_mus(np.sqrt(inner), epsilon)
+        below = forward_curve(np.sqrt(inner), np.full(inner.shape, epsilon))
         f = below + slope * np.maximum(w - inflection, 0.0)
         mean = float(f @ mass) + slope * total * beyond
     return min(1.0, mean * WIDER)
@@ -383,8 +372,6 @@ class Loss(NamedTuple):
 
     def times(self, factor: float) -> Loss:
         """Return the loss for data sets `factor` neighbours apart: all parameters add up."""
-        if isinstance(self.value, SketchMixture):
-            return Loss(self.kind, self.value.times(factor))
         return Loss(self.kind, factor * self.value)
 
 
@@ -501,18 +488,26 @@ def _sketch_curve(losses: tuple[Loss, ...]) -> Curve | None:
     hide may depend on earlier releases. Only bounds that hold for every change can be added up
     then, such as Renyi divergences. Losses of kind "delta" are not included: callers add them.
     """
-    sketches = [part.value for part in losses if part.kind == "sketch"]
-    if not sketches:
+    parts = [part for part in losses if part.kind != "delta"]
+    if not any(part.kind == "sketch" for part in parts):
         return None
-    mu, values, _ = _separate(losses)
-    if len(sketches) == 1 and not mu and not values:
-        delta: Curve = sketches[0].delta
+    if len(parts) == 1:
+        delta: Curve = parts[0].value.delta
         return delta
-    alpha = ORDERS
-    total = sum((sketch.renyi(alpha) for sketch in sketches), alpha * (mu**2 / 2))
-    for value in values:  # epsilon-DP: at most epsilon, and at most alpha epsilon^2 / 2
-        total = total + np.minimum(value, alpha * (value**2 / 2))
-    return partial(renyi_delta, total)
+    return partial(renyi_delta, renyi_divergence(parts))
+
+
+def renyi_divergence(losses: Iterable[Loss]) -> FloatArray:
+    """Return the sum of Renyi divergences at the `ORDERS`; deltas are left out."""
+    total = np.zeros(ORDERS.shape)
+    for kind, value in compose(losses):
+        if kind == "sketch":
+            total = total + value.renyi(ORDERS)
+        elif kind == "gaussian":
+            total = total + ORDERS * (value**2 / 2)
+        elif kind != "delta":  # epsilon-DP: at most epsilon, and at most alpha epsilon^2 / 2
+            total = total + np.minimum(value, ORDERS * (value**2 / 2))
+    return total
 
 
 def _to_grid(atoms: Atoms, step: float) -> Atoms:

@@ -41,41 +41,35 @@ def pack(item: Any) -> bytes:
 
 def unpack(data: bytes, *, longest_text: int | None = None) -> Any:
     """Undo `pack`; whatever `pack` does not write is a ValueError. No code runs."""
-    try:
-        (length,) = _LENGTH.unpack_from(data)
-        start = _LENGTH.size + length
-        if start > len(data) or (longest_text is not None and length > longest_text):
-            raise ValueError
-        arrays = _Arrays(data, start)
-        item = json.loads(data[_LENGTH.size : start], object_hook=arrays.decoded)
-        if arrays.at != len(data):
-            raise ValueError
-    except _DAMAGE:
-        raise ValueError("these bytes are damaged, or of another version.") from None
-    return item
+    at, count = 0, 0  # how far the arrays were read
 
-
-class _Arrays:
-    """Reads the arrays in their order."""
-
-    def __init__(self, data: bytes, start: int) -> None:
-        self._data, self.at, self._count = data, start, 0
-
-    def decoded(self, value: dict[str, Any]) -> Any:
+    def decoded(value: dict[str, Any]) -> Any:
         """Return the array that a JSON object stands for, or the object if it stands for none."""
+        nonlocal at, count
         if "__array__" not in value:
             return value
         dtype, shape = np.dtype(value["dtype"]), tuple(value["shape"])
         plain = all(type(side) is int and side >= 0 for side in shape)
-        if value["__array__"] != self._count or dtype.kind not in _NUMBERS or not plain:
+        if value["__array__"] != count or dtype.kind not in _NUMBERS or not plain:
             raise ValueError
         size = math.prod(shape)
-        if size * dtype.itemsize > len(self._data) - self.at:
+        if size * dtype.itemsize > len(data) - at:
             raise ValueError
-        array = np.frombuffer(self._data, dtype, size, self.at).reshape(shape).copy()
-        self.at += array.nbytes
-        self._count += 1
+        array = np.frombuffer(data, dtype, size, at).reshape(shape).copy()
+        at, count = at + array.nbytes, count + 1
         return array
+
+    try:
+        (length,) = _LENGTH.unpack_from(data)
+        at = _LENGTH.size + length
+        if at > len(data) or (longest_text is not None and length > longest_text):
+            raise ValueError
+        item = json.loads(data[_LENGTH.size : at], object_hook=decoded)
+        if at != len(data):
+            raise ValueError
+    except _DAMAGE:
+        raise ValueError("these bytes are damaged, or of another version.") from None
+    return item
 
 
 # Losses as plain data, for files and messages.

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 from numpy.typing import NDArray
 
 from skdp._limits import MOST_DENSE, FloatArray
+from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, SketchLaw, as_number
@@ -109,6 +110,12 @@ class Bounded(NamedTuple):
     answer: Callable[[float], NDArray[Any]]
     decode: Callable[[FloatArray, float], FloatArray] | None = None
 
+    def decoded(self, answer: Answer, step: float) -> Answer:
+        """Return a noisy answer after that public map."""
+        if self.decode is None or step == 0.0:
+            return answer
+        return answer._replace(value=self.decode(answer.value, step))
+
 
 class PrivateQuery:
     """Base of the classes that own private data: `Ask` wraps these, and nothing else.
@@ -126,11 +133,6 @@ class PrivateQuery:
         return restricted
 
 
-def _check_positive(name: str, sensitivity: float) -> None:
-    if not 0 < sensitivity < math.inf:
-        raise PrivacyError(f"the sensitivity of {name!r} must be positive and finite")
-
-
 def _checked_step(
     bound: Bound, step: float, change: Callable[[float], float], allowed: float
 ) -> float:
@@ -142,8 +144,10 @@ def _checked_step(
     return step
 
 
-def _room(bound: Bound, slack: float, noise_steps: float) -> float:
+def _room(bound: Bound, sensitivity: float, slack: float, noise_steps: float) -> float:
     """Return the noise (in steps, for one unit of loss) minus the slack for rounding, or raise."""
+    if not 0 < sensitivity < math.inf:
+        raise PrivacyError(f"the sensitivity of {bound.name!r} must be positive and finite")
     if not (noise_steps > 0 and slack <= _MAX_ROUNDING * noise_steps):
         raise ValueError(
             f"The budget is too small to release {bound.name!r} ({bound.size} numbers) on the "
@@ -158,8 +162,7 @@ def gaussian_step(bound: Bound, mu: float, sigma: float = noise.EFFECTIVE_SIGMA)
     The noise always has the same integer scale `sigma`; the step carries the budget. With
     u = 1/sqrt(step) this is a quadratic in u.
     """
-    _check_positive(bound.name, bound.l2)
-    room = _room(bound, bound.l2_slack, mu * sigma)
+    room = _room(bound, bound.l2, bound.l2_slack, mu * sigma)
     root = 2 * math.sqrt(bound.l2) * math.sqrt(room)
     u = 2 * room / (bound.cross + math.hypot(bound.cross, root))  # without cancellation
     step = max((1 + 1e-12) * (1 / u) * (1 / u), bound.min_step)
@@ -173,9 +176,8 @@ def laplace_step(bound: Bound, epsilon: float) -> float:
             f"delta=0 is not available here: Laplace noise needs an l1 sensitivity, and the "
             f"release {bound.name!r} has no bound on it. Use delta > 0."
         )
-    _check_positive(bound.name, bound.l1)
     slack = float(bound.size) if bound.l1_slack is None else bound.l1_slack
-    room = _room(bound, slack, epsilon * noise.LAPLACE_SCALE)
+    room = _room(bound, bound.l1, slack, epsilon * noise.LAPLACE_SCALE)
     step = max((1 + 1e-12) * bound.l1 / room, bound.min_step)
     return _checked_step(bound, step, bound.l1_steps, epsilon * noise.LAPLACE_SCALE)
 
@@ -362,4 +364,4 @@ def check_later_releases(query: Any, budget: PrivacyBudget, left_open: tuple[Los
     n, side = getattr(query, "n_features", 1), min(getattr(query, "shape", (0,)))
     slack = query.rounding * (10 * math.sqrt(n) + min(side, MOST_DENSE))  # moments, of a matrix
     if budget.mu > 0:
-        _room(Bound("all parts of a fit", (n,), 1.0), slack, budget.mu * noise.EFFECTIVE_SIGMA)
+        _room(Bound("all parts of a fit", (n,), 1.0), 1.0, slack, budget.mu * noise.EFFECTIVE_SIGMA)

@@ -15,7 +15,6 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -163,7 +162,7 @@ def squares(total: int) -> list[int]:
 
 
 class Grant:
-    """A paid permission to release one statistic a fixed number of times."""
+    """A paid permission to release one statistic."""
 
     def __init__(
         self,
@@ -178,7 +177,7 @@ class Grant:
         self._levels = levels
         self._copies = session.budget.copies
         self._pure = session.budget.pure  # stored now, as the session may change it (`take_delta`)
-        self._left = 1
+        self._used = False
         self.bound = bound
         self.mechanism = mechanism
         self.step = step
@@ -186,14 +185,14 @@ class Grant:
         self.serial = len(session.ledger)
 
     def use(self) -> None:
-        """Use up one of the paid releases, or raise if all were used."""
+        """Use up what was paid for, or raise if it was used."""
         with self._session.lock:
-            if self._left <= 0:
+            if self._used:
                 raise PrivacyError(
                     f"{self.bound.name!r} was already released, and a grant pays for one release. "
                     "Ask for a new grant."
                 )
-            self._left -= 1
+            self._used = True
 
     def nothing(self) -> NDArray[Any]:
         """Return the answer for no data: zeros."""
@@ -361,15 +360,6 @@ class Observer:
         """Receive the name of a release that was paid for."""
 
 
-@dataclass
-class Spending:
-    """How far a session has come: shares that were paid, draws of noise, public starts."""
-
-    shares: dict[str, float] = field(default_factory=lambda: {"gaussian": 0.0, "pure": 0.0})
-    draws: int = 0
-    starts: int = 0
-
-
 class PrivacySession:
     """The gate of one fit: what may be spent, what was spent, and the only reader of data.
 
@@ -402,7 +392,8 @@ class PrivacySession:
         self._lock = threading.RLock()
         self._process = os.getpid()
         self.ledger: tuple[LedgerEntry, ...] = ()
-        self.spending = Spending()
+        self.shares = {"gaussian": 0.0, "pure": 0.0}  # that were paid
+        self.draws, self.starts = 0, 0  # of noise, and of public starts
         self.open: tuple[Loss, ...] = ()  # what it spends if first releases may give it a delta
 
     @property
@@ -436,7 +427,7 @@ class PrivacySession:
     # -- paying, before any data is touched ------------------------------------------------
     def left(self, kind: str = "gaussian") -> float:
         """Return the share of a budget that is left."""
-        return 1.0 - self.spending.shares[kind]
+        return 1.0 - self.shares[kind]
 
     def affordable(
         self, bound: Bound, share: float, kind: str = "gaussian", draws: int = 1
@@ -451,21 +442,21 @@ class PrivacySession:
         return min(share, left)
 
     def _check_draws(self, number: int, what: str) -> None:
-        if self.spending.draws + number > MAX_DRAWS:
+        if self.draws + number > MAX_DRAWS:
             raise BudgetExceededError(f"{what!r} asks for more noise than a fit may draw.")
 
     def charge_draws(self, number: int) -> None:
         """Count further draws from the noise table: their error is part of delta."""
         with self.lock:
             self._check_draws(number, "this fit")
-            self.spending.draws += number
+            self.draws += number
 
     def pay(self, line: LedgerEntry, share: float, kind: str = "gaussian", draws: int = 0) -> None:
         """Charge an affordable share and a number of draws, and write the ledger line."""
         if not 0 < share <= self.left(kind):
             raise PrivacyError(f"{line.name!r} pays a share that is not left")
-        self.spending.shares[kind] += share
-        self.spending.draws += draws
+        self.shares[kind] += share
+        self.draws += draws
         self.ledger += (line,)
         self.observer.paid(line.name)
 
@@ -566,7 +557,7 @@ class PrivacySession:
 
     def take_delta(self) -> None:
         """Use the delta: the next releases are Gaussian, after pure ones of at most epsilon / 2."""
-        used = (shares := self.spending.shares)["pure"] * self.budget.pure_epsilon
+        used = (shares := self.shares)["pure"] * self.budget.pure_epsilon
         self.budget = PrivacyBudget(self.budget.epsilon, self.open[-1].value, used)
         shares.update(pure=1.0, gaussian=shares["gaussian"] + (used > self.budget.pure_epsilon))
 
@@ -578,10 +569,7 @@ class PrivacySession:
     def release(self, bounded: Bounded, share: float) -> Answer:
         """Pay, read, add noise: one public answer."""
         grant = self.grant(bounded.bound, share)
-        answer = grant.open(bounded.answer)
-        if bounded.decode is None or grant.step == 0.0:
-            return answer
-        return Answer(bounded.decode(answer.value, grant.step), answer.noise_scale)
+        return bounded.decoded(grant.open(bounded.answer), grant.step)
 
     def accumulate(self, bound: Bound, share: float) -> Accumulator:
         """Pay and draw the noise now; data may be added later, in parts; opened once."""
@@ -641,8 +629,8 @@ class PrivacySession:
         return int(self._start_words(1)[0]) >> 1
 
     def _start_words(self, number: int) -> NDArray[np.uint64]:
-        self.spending.starts += 1
-        return self.source.derive("start").words(self.spending.starts)(number)
+        self.starts += 1
+        return self.source.derive("start").words(self.starts)(number)
 
     def answer(self, path: Path, bounded: Bounded, share: float) -> Any:
         """Answer what an `Ask` asks for: a release, or a choice."""

@@ -16,15 +16,7 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting.losses import as_number
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.gate.bounds import PrivacyBudget
-from skdp.privacy.ledger.filters import (
-    Cap,
-    Concentrated,
-    EpsilonDelta,
-    Gaussian,
-    Seen,
-    Sum,
-    spent_losses,
-)
+from skdp.privacy.ledger.filters import Cap, Divergence, EpsilonDelta, Seen, Sum, spent_losses
 from skdp.privacy.ledger.fits import LedgerFit, Part, planned
 from skdp.units import ADJACENCIES, UNITS, unit_named
 
@@ -183,21 +175,18 @@ class Terms:
             raise ValueError(
                 f"'allow_seeded' must be True or False. Got {self.allow_seeded!r} instead."
             )
-        self._budget()  # raises if it is none
+        _ = self.cap  # raises if it is none
         for name in given:
             object.__setattr__(self, name, float(getattr(self, name)))
-
-    def _budget(self) -> Cap:
-        if self.mu is not None:
-            return Gaussian(self.mu)
-        if self.rho is not None:
-            return Concentrated(self.rho)
-        return EpsilonDelta(PrivacyBudget(self.epsilon, self.delta))  # type: ignore[arg-type]
 
     @cached_property
     def cap(self) -> Cap:
         """What may be spent."""
-        return self._budget()
+        if self.mu is not None:
+            return Divergence("mu", self.mu)
+        if self.rho is not None:
+            return Divergence("rho", self.rho)
+        return EpsilonDelta(PrivacyBudget(self.epsilon, self.delta))  # type: ignore[arg-type]
 
 
 class Balance:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -112,18 +110,15 @@ class Sum(NamedTuple):
 
     def plus(self, other: Sum, times: int = 1) -> Sum:
         """Return the sum of both; `times=-1` takes the other one out."""
-        others = dict(self.others)
-        for loss, count in other.others.items():
-            others[loss] = others.get(loss, 0) + times * count
-            if not others[loss]:
-                del others[loss]
+        others = Counter(self.others)
+        others.update({loss: times * count for loss, count in other.others.items()})
         return Sum(
             self.fits + times * other.fits,
             self.charged + times * other.charged,
             self.drawn + times * other.drawn,
             self.gaussian + times * other.gaussian,
             self.dominated + times * other.dominated,
-            others,
+            +others,  # without those that are gone
         )
 
     @property
@@ -140,7 +135,7 @@ class Sum(NamedTuple):
         if not self.kinds <= {"pure", "range"}:
             return math.inf
         total = sum(count * _exact(loss.value) for loss, count in self.others.items())
-        return _as_float(total)
+        return total / (1 << _PLACES)
 
     def losses(self) -> Losses:
         """Return losses with this sum, in which all Gaussian ones are merged."""
@@ -153,8 +148,6 @@ _PLACES = sys.float_info.mant_dig - sys.float_info.min_exp
 
 
 def _exact(value: float) -> int:
-    if math.isinf(value):
-        return 1 << 4 * _PLACES  # it can be taken out of a sum again
     numerator, denominator = value.as_integer_ratio()
     return numerator << (_PLACES + 1 - denominator.bit_length())
 
@@ -163,15 +156,8 @@ def _square(value: float) -> int:
     return _exact(value) ** 2
 
 
-def _as_float(exact: int) -> float:
-    try:
-        return exact / (1 << _PLACES)
-    except OverflowError:
-        return math.inf
-
-
 def _root(squares: int) -> float:
-    return _as_float(math.isqrt(squares))
+    return math.isqrt(squares) / (1 << _PLACES)
 
 
 def spent_losses(first: Losses, later: Sum) -> Losses:
@@ -247,27 +233,13 @@ def _failure(losses: Losses) -> float:
 
 def _with_sketches(first: Losses, later: Sum) -> np.ndarray:
     _check_plain(later, "delta")
-    return _renyi(later.plus(Sum.of(first)).losses())
-
-
-def _renyi(losses: Iterable[Loss]) -> np.ndarray:
-    """Return the sum of Renyi divergences at all orders; deltas are left out."""
-    alpha = ORDERS
-    total = np.zeros(alpha.shape)
-    for kind, value in accounting.compose(losses):
-        if kind == "sketch":
-            total = total + value.renyi(alpha)
-        elif kind == "gaussian":
-            total = total + alpha * (value**2 / 2)
-        elif kind != "delta":  # epsilon-DP: at most epsilon, and at most alpha epsilon^2 / 2
-            total = total + np.minimum(value, alpha * (value**2 / 2))
-    return total
+    return accounting.renyi_divergence(later.plus(Sum.of(first)).losses())
 
 
 def _order(first: Losses, budget: tuple[float, float]) -> int:
     """Return the index of the best order for the first fit and as much Gaussian noise as goes."""
     epsilon, delta = budget
-    alpha, own = ORDERS, _renyi(first)
+    alpha, own = ORDERS, accounting.renyi_divergence(first)
     left = delta - _failure(first)
     low, high = 0.0, epsilon + 1.0
     for _ in range(50):
@@ -353,25 +325,23 @@ class EpsilonDelta:
         return f"epsilon={self.ceiling:.4g}, delta={self.delta:.3g}"
 
 
-@dataclass(frozen=True)
-class _Divergence(ABC):
-    """A budget that has no delta of its own."""
+class Divergence:
+    """A budget mu (everything is mu-GDP) or rho (rho-zCDP), but for the distance of the sampler."""
 
-    limit: float
-    delta = USUAL_DELTA
+    delta = USUAL_DELTA  # it has none of its own
     ceiling = MAX_EPSILON
-    name = ""
 
-    def __post_init__(self) -> None:
-        value = as_number(f"{self.name!r}", self.limit)
-        if not 0 < value < math.inf:
-            raise ValueError(
-                f"{self.name!r} of a PrivacyLedger must be in (0, inf). Got {self.limit!r}."
-            )
+    def __init__(self, name: str, limit: float) -> None:
+        self.name, self.limit = name, as_number(f"{name!r}", limit)
+        if not 0 < self.limit < math.inf:
+            raise ValueError(f"{name!r} of a PrivacyLedger must be in (0, inf). Got {limit!r}.")
 
-    @abstractmethod
     def _total(self, whole: Sum) -> float:
         """Return what fits come to in the budget's own measure."""
+        if self.name == "mu":
+            return whole.mu()
+        others = (count * (rho_of([loss]) or 0.0) for loss, count in whole.others.items())
+        return math.fsum([rho_of(whole.losses()[:1]) or 0.0, *others])
 
     def affords(self, seen: Seen) -> bool:
         """Whether the fits sum to at most the limit."""
@@ -393,26 +363,7 @@ class _Divergence(ABC):
         return f"{self.name}={self.limit:.4g}"
 
 
-class Gaussian(_Divergence):
-    """A budget mu: everything is mu-GDP, but for the distance of the sampler."""
-
-    name = "mu"
-
-    def _total(self, whole: Sum) -> float:
-        return whole.mu()
-
-
-class Concentrated(_Divergence):
-    """A budget rho: everything is rho-zCDP, but for the distance of the sampler."""
-
-    name = "rho"
-
-    def _total(self, whole: Sum) -> float:
-        others = (count * (rho_of([loss]) or 0.0) for loss, count in whole.others.items())
-        return math.fsum([rho_of(whole.losses()[:1]) or 0.0, *others])
-
-
-Cap: TypeAlias = EpsilonDelta | Gaussian | Concentrated  # the budget of a ledger
+Cap: TypeAlias = EpsilonDelta | Divergence  # the budget of a ledger
 
 
 def _epsilon_at(seen: Seen, delta: float, budget: tuple[float, float]) -> float:

@@ -55,8 +55,7 @@ class LedgerFit:
 
     def costs(self, granted: Iterable[Loss]) -> tuple[Loss, ...]:
         """Return what a ledger is charged for what the fit was granted."""
-        losses = multiplied(granted, self.factor)
-        return losses if self.parts == 1.0 else tuple(loss.times(self.parts) for loss in losses)
+        return tuple(loss.times(self.parts) for loss in multiplied(granted, self.factor))
 
     def fixed(self) -> tuple[Loss, ...]:
         """Return the losses, but with the original charge of pure, range and delta parts.

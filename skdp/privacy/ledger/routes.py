@@ -13,7 +13,6 @@ import math
 import os
 import sqlite3
 import tempfile
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -67,7 +66,7 @@ def refused(text: str, kind: type[PrivacyError] = PrivacyError) -> PrivacyError:
 
 
 class Reservation:
-    """Budget that was paid in advance by name, while it may be used."""
+    """What was paid in advance by name, while it may be used; here fits are charged in full."""
 
     def __init__(self, covers: Iterable[str] = ()) -> None:
         self.token = new_token()
@@ -77,23 +76,13 @@ class Reservation:
         raise PrivacyError("a reservation cannot be copied or pickled: it would be spent twice.")
 
 
-class WholeFits(Reservation):
-    """Permission to fit clones, each of which is charged in full to the ledgers."""
-
-
 CALLERS_WORD = "all rows, as the caller states"
 
 
-class Prepaid(Reservation, ABC):
+class Prepaid(Reservation):
     """A reservation whose fits are charged to it, and not to the ledgers that paid for it."""
 
-    def __init__(self, covers: Iterable[str] = ()) -> None:
-        super().__init__(covers)
-        self.granted = False
-
-    @abstractmethod
-    def reserve(self, fit: LedgerFit) -> int:
-        """Take what a fit needs, or refuse."""
+    granted = False  # whether any fit released something
 
     def recharge(self, key: int, losses: Losses) -> None:
         """Refuse: the search was paid for as a sum of Gaussian or pure fits."""
@@ -219,19 +208,13 @@ class SearchReservation(Prepaid):
         if not Path(self.path).exists():
             raise refused(f"a fit {ENDED}")
 
-    def used(self) -> bool:
-        """Whether any fit drew on it."""
-        if Path(self.path).exists():
-            with contextlib.closing(connect(self.path)) as file:
-                return bool(file.execute("SELECT count(*) FROM taken").fetchone()[0])
-        return self._drawn_on
-
     def end(self) -> bool:
         """Take away what was not used, from all processes; return whether anything was."""
         if Path(self.path).exists():
             with contextlib.closing(connect(self.path)) as file:
                 file.execute("DELETE FROM reserved")  # no fit can draw on it from here on
-            self._drawn_on = self.used()
+                taken = file.execute("SELECT count(*) FROM taken").fetchone()
+            self._drawn_on = taken != (0,)
             Path(self.path).unlink(missing_ok=True)
         return self._drawn_on
 
@@ -298,7 +281,7 @@ _SHARED = (
 )
 
 
-_Payer: TypeAlias = Book | Prepaid  # what a fit can be charged to
+_Payer: TypeAlias = Book | RunLimit | SearchReservation  # what a fit can be charged to
 Charges: TypeAlias = list[tuple[_Payer, int]]
 _RESERVATIONS: dict[str, Reservation] = {}
 
@@ -365,7 +348,7 @@ def _reservation(key: ReservationKey | None, name: str) -> Reservation | None:
         return _RESERVATIONS[key.reservation]
     if not (key.file and Path(key.file).exists()):
         raise refused(f"{name} {ENDED}")
-    return SearchReservation(key.file, key.ledgers) if key.kind == "search" else WholeFits()
+    return SearchReservation(key.file, key.ledgers) if key.kind == "search" else Reservation()
 
 
 def _payers(key: ReservationKey | None, name: str) -> list[_Payer]:
@@ -382,7 +365,9 @@ def _payers(key: ReservationKey | None, name: str) -> list[_Payer]:
             if not file.path:
                 raise refused(f"{name} {_ELSEWHERE}")
             payers.append(FileBook(file.path, token=token, note=file.note))
-    return [reservation, *payers] if isinstance(reservation, Prepaid) else payers
+    if isinstance(reservation, RunLimit | SearchReservation):
+        payers.insert(0, reservation)
+    return payers
 
 
 def _charge_all(payers: Iterable[_Payer], fit: LedgerFit, charges: Charges) -> None:
@@ -562,7 +547,7 @@ def _whole_fits(payment: Payment) -> Iterator[None]:
     with tempfile.NamedTemporaryFile(prefix="skdp-clones-") as while_it_lasts:
         kind = "word" if payment.caller is None else "whole"
         key = ((*own, *before), while_it_lasts.name, kind)
-        with _parts_draw_on(payment.parts, WholeFits(), *key):
+        with _parts_draw_on(payment.parts, Reservation(), *key):
             yield
 
 

@@ -205,10 +205,6 @@ class Dataset:
         self.last = max(self.last, change.number)
         self.now.put(change.number, change.fit)
 
-    def balance(self) -> Balance:
-        """Return what stands there now."""
-        return self.now.copy()
-
 
 class Registry:
     """All datasets of a file; it takes in line after line, verified ones.
@@ -425,4 +421,4 @@ class FileBook(Book):
     def balance(self) -> Balance:
         """Return what stands there now; all lines are verified."""
         with opened(self.path, whole=True) as (registry, _):
-            return registry.with_token(self.token).balance()
+            return registry.with_token(self.token).now.copy()

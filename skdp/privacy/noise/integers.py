@@ -30,9 +30,9 @@ from skdp.privacy.noise.words import WordArray, Words
 
 # Exact tables behind the integer samplers, built with the standard library alone.
 #
-# ``python -m skdp.privacy.noise.integers`` rewrites ``gaussian_table.npy``: the cumulative
-# thresholds floor(2^126 F(k)) of the absolute value of the discrete Gaussian N_Z(300), zero counted
-# half because the sign bit is free.
+# ``gaussian_table.npy`` has the cumulative thresholds floor(2^126 F(k)) of the absolute value of
+# the discrete Gaussian N_Z(300), zero counted half because the sign bit is free.
+# ``tests/tools/noise_table.py`` builds it.
 #
 # :class:`AliasTable` turns integer or real weights into a table read with one word a draw and in
 # constant time.
@@ -55,36 +55,8 @@ def precise(digits: int) -> Context:
     return Context(prec=digits, rounding=ROUND_HALF_EVEN, Emin=MIN_EMIN, Emax=MAX_EMAX, clamp=0)
 
 
-def gaussian_thresholds() -> list[int]:
-    """Return floor(2^126 F(k)) for k = 0, 1, ... while the sequence increases strictly.
-
-    F is the law of |N_Z(300)| with half the weight at zero. The first repeated threshold ends
-    the table (at 12.7 standard deviations): every value below the cut keeps a positive
-    probability, and the value at the cut takes the tail, about 2^-121.
-    """
-    with localcontext(precise(100)) as context:
-        scale = Decimal(2 * TABLE_SIGMA**2)
-        weights = [context.exp(-Decimal(k * k) / scale) for k in range(24 * TABLE_SIGMA)]
-        weights[0] /= 2
-        factor, total = Decimal(2**TABLE_BITS) / sum(weights), Decimal(0)
-        thresholds = [-1]
-        for weight in weights:
-            total += weight
-            threshold = int(total * factor)
-            if threshold == thresholds[-1]:
-                return thresholds[1:]
-            thresholds.append(threshold)
-    raise AssertionError("the thresholds never repeat")
-
-
-def split_columns(thresholds: list[int]) -> NDArray[np.uint64]:
-    """Return rows (high 63 bits, low 63 bits) of 126-bit integers."""
-    pairs = [divmod(t, 2 ** (TABLE_BITS // 2)) for t in thresholds]
-    return np.array(pairs, dtype=np.uint64).T
-
-
 def join_columns(columns: NDArray[np.uint64]) -> list[int]:
-    """Undo :func:`split_columns`, in Python integers."""
+    """Return the 126-bit integers of rows (high 63 bits, low 63 bits)."""
     return [(int(h) << TABLE_BITS // 2) | int(low) for h, low in columns.T]
 
 
@@ -174,16 +146,9 @@ class AliasTable:
         position += fraction >= threshold
         drawn: NDArray[np.int16] = self._outcome.take(position)
         for i in (fraction == threshold).nonzero()[0]:
-            drawn[i] = self.one(int(words[i]), spare)
+            over = self._settle(int(index[i]) >> 1, int(fraction[i]), spare)
+            drawn[i] = self._outcome[2 * index[i] + over]
         return drawn
-
-    def one(self, word: int, spare: Spare) -> int:
-        """Return the value of one word, as `draw` does: faster where there are few."""
-        index, fraction = word & (2 * CELLS - 1), word >> INDEX_BITS
-        threshold = self._threshold.item(index)
-        tied = fraction == threshold
-        over = self._settle(index >> 1, fraction, spare) if tied else fraction > threshold
-        return int(self._outcome.item(2 * index + over))
 
     def _settle(self, cell: int, fraction: int, spare: Spare) -> bool:
         """Whether the uniform number that begins with `fraction` is at least t_cell."""
@@ -298,18 +263,13 @@ PART_DELTA_PER_DRAW: Final = delta_per_draw(PART_LEVELS)
 LAPLACE_SCALE: Final = 2.0**30
 
 
-def sampler_delta(epsilon: float, n_draws: int, levels: int = LEVELS) -> float:
+def sampler_delta(epsilon: float, n_draws: int) -> float:
     """Return (1 + e^epsilon) n_draws delta_per_draw: what integer Gaussians add to delta.
 
     Proof: P(S) <= P'(S) + t <= e^eps Q'(S) + delta + t <= e^eps (Q(S) + t) + delta + t, where
-    t is the total variation of the released integers. Overflow gives inf.
+    t is the total variation of the released integers.
     """
-    if n_draws == 0:
-        return 0.0
-    try:
-        return (1.0 + math.exp(epsilon)) * (n_draws * delta_per_draw(levels))
-    except OverflowError:
-        return math.inf
+    return (1.0 + math.exp(epsilon)) * (n_draws * DELTA_PER_DRAW)
 
 
 def integer_gaussian(words: Words, shape: tuple[int, ...], levels: int = LEVELS) -> IntArray:
@@ -336,14 +296,7 @@ def integer_gaussian(words: Words, shape: tuple[int, ...], levels: int = LEVELS)
     """
     if levels not in range(1, 6):
         raise ValueError(f"levels must be 1, 2, 3, 4 or 5. Got {levels!r}.")
-    table, size = _gaussian_table(), math.prod(shape)
-    if size == 1:  # without arrays
-        taken, spare = _first(words, levels)
-        number = 0
-        for word in taken.tolist():
-            number = TABLE_SIGMA // 2 * number + table.one(word, spare)
-        return np.array(number, np.int64).reshape(shape)
-    flat = np.empty(size, dtype=np.int64)
+    table, flat = _gaussian_table(), np.empty(math.prod(shape), dtype=np.int64)
     for part, taken, spare in _chunks(words, flat, levels):
         drawn = table.draw(taken, spare).reshape(levels, part.size)
         np.matmul(_POWERS[-levels:], drawn, out=part)
@@ -572,9 +525,3 @@ def flipped(ones: IntArray, flips: IntArray) -> IntArray:
     kept = np.ones(len(places), bool)
     kept[twice] = kept[twice + 1] = False
     return places[kept]
-
-
-if __name__ == "__main__":
-    table = split_columns(gaussian_thresholds())
-    np.save(TABLE_PATH, table, allow_pickle=False)
-    print(f"{TABLE_PATH.name}: {table.shape}, sha256 {table_digest(table)}")

@@ -18,8 +18,8 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting.losses import SketchLaw
 from skdp.privacy.accounting.plain_data import loss_state, pack, unpack
 from skdp.privacy.gate.bounds import Bound, PrivacyBudget
-from skdp.privacy.gate.session import Grant, Observer, PrivacySession, Spending
-from skdp.privacy.noise.words import SeededSource, SystemSource
+from skdp.privacy.gate.session import Grant, Observer, PrivacySession
+from skdp.privacy.noise.words import NoiseSource, SeededSource, SystemSource
 from skdp.privacy.store import CacheStore
 from skdp.privacy.streams.continual import (
     Read,
@@ -129,10 +129,6 @@ class StreamGroup:
         for stream in self.streams.values():
             stream.check_running()
 
-    def add(self, answers: Mapping[str, Read], **notes: Any) -> None:
-        """Add data to the open step of the named streams."""
-        self._act(answers, closes=False, notes=notes)
-
     def open(self) -> dict[str, Answer]:
         """Close the step of all streams and return their releases."""
         return self.advance({})
@@ -140,18 +136,19 @@ class StreamGroup:
     def advance(self, answers: Mapping[str, Read], **notes: Any) -> dict[str, Answer]:
         """Add data and close the step, as one act: it is done as a whole or not at all."""
         with self.session.lock:
-            self._act(answers, closes=True, notes=notes)
+            self.add(answers, closes=True, **notes)
             return self.answers()
 
     def answers(self) -> dict[str, Answer]:
         """Return the last releases again, unchanged."""
         return {name: stream.answer() for name, stream in self.streams.items()}
 
-    def _act(self, answers: Mapping[str, Read], *, closes: bool, notes: Mapping[str, Any]) -> None:
+    def add(self, answers: Mapping[str, Read], *, closes: bool = False, **notes: Any) -> None:
+        """Add data to the open step of the named streams, and close it if that is asked."""
         with self.session.lock:
             self.check_running()
             parts = {name: self.streams[name].read(answer) for name, answer in answers.items()}
-            record: dict[str, Any] = {"parts": parts, "noised": {}, "notes": dict(notes)}
+            record: dict[str, Any] = {"parts": parts, "noised": {}, "notes": notes}
             if closes:
                 record["noised"] = {
                     name: pack_sums(stream.ending(parts.get(name)))
@@ -202,14 +199,14 @@ def _session_state(session: PrivacySession) -> dict[str, Any]:
         "adjacency": session.adjacency,
         "unit": session.unit,
         "ledger": [[*entry[:4], *loss_state(entry.loss)] for entry in session.ledger],
-        "spent": session.spending.shares,
-        "draws": session.spending.draws,
-        "starts": session.spending.starts,
+        "spent": session.shares,
+        "draws": session.draws,
+        "starts": session.starts,
     }
 
 
 def _restored_session(state: dict[str, Any], observer: Observer | None) -> PrivacySession:
-    source: SystemSource | SeededSource = SystemSource()
+    source: NoiseSource = SystemSource()
     if state["seed"] is not None:
         source = SeededSource.from_secret(state["seed"], seeded=state["seeded"])
     session = PrivacySession(
@@ -220,7 +217,7 @@ def _restored_session(state: dict[str, Any], observer: Observer | None) -> Priva
         observer=observer,
     )
     session.ledger = tuple(paid_lines(state))
-    session.spending = Spending(dict(state["spent"]), state["draws"], state["starts"])
+    session.shares, session.draws, session.starts = state["spent"], state["draws"], state["starts"]
     return session
 
 

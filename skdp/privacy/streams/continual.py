@@ -10,7 +10,6 @@ as secret as the data: it refuses to be copied or pickled, and works in the proc
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -324,7 +323,6 @@ class Stream:
         self.schedule = schedule
         self.bound = bound
         self.steps = 0
-        self._process = os.getpid()
         self._whole = True
         self._memory = self._new_memory()
         self._step = self._grant.nothing()
@@ -347,11 +345,6 @@ class Stream:
 
     def check_running(self) -> None:
         """Raise unless data may be added here and now."""
-        if os.getpid() != self._process:
-            raise PrivacyError(
-                "a stream works in the process that made it: a forked copy would release the same "
-                "steps with other noise. Use checkpoint() and restore()."
-            )
         if not self._whole:
             raise PrivacyError("this stream was interrupted while it closed a step; restore it.")
         if self.left <= 0:

@@ -200,11 +200,26 @@ def grant_sketches(
             session.observer.unplanned(accounting.compose(losses), shared=shared)
         units = [1] * len(bounds) if units is None else units
         # A budget may be too small for the steps of one sketch: then nothing is paid.
-        each, size = zip(bounds, losses, strict=True), _sigma(parties) / noise.EFFECTIVE_SIGMA
-        exact = session.budget.exact
+        each, exact = zip(bounds, losses, strict=True), session.budget.exact
+        name, sigma, levels = "gaussian", noise.EFFECTIVE_SIGMA, noise.LEVELS
+        if exact:
+            name = "none (epsilon is infinite)"
+        if parties:  # the noise is that of the sum
+            name += f", one of {parties} parts"
+            sigma, levels = math.sqrt(parties) * noise.PART_EFFECTIVE_SIGMA, noise.PART_LEVELS
+        size, grants = sigma / noise.EFFECTIVE_SIGMA, []
         steps = [0.0 if exact else gaussian_step(b, float(of.value) * size) for b, of in each]
         lines = zip(bounds, shares, losses, units, steps, strict=True)
-        return tuple(_grant(session, *line, parties, note) for line in lines)
+        for bound, asked, loss, unit, step in lines:
+            share = session.affordable(bound, asked)
+            if parties:
+                session.charge_draws(int(parties * bound.size * _PART_COST))
+            grant = Grant(session, bound, name + note, step, step * sigma, levels)
+            scale = grant.noise_scale / unit
+            line = LedgerEntry(bound.name, grant.mechanism, bound.l2 / unit, scale, loss)
+            session.pay(line, share, draws=bound.size)
+            grants.append(grant)
+        return tuple(grants)
 
 
 def _losses(
@@ -225,34 +240,6 @@ def _losses(
     degrees = [() if bound.law is None else bound.law.degrees for bound in bounds]
     mixture = largest_mixture(zip(shares, degrees, strict=True), *budget.calibration)
     return [Loss("sketch", SketchMixture(mixture.terms, i)) for i in range(len(bounds))]
-
-
-def _sigma(parties: int) -> float:
-    """Return the noise in steps: that of the sum, if parties draw a part each."""
-    return math.sqrt(parties) * noise.PART_EFFECTIVE_SIGMA if parties else noise.EFFECTIVE_SIGMA
-
-
-def _grant(
-    session: PrivacySession,
-    bound: Bound,
-    share: float,
-    loss: Loss,
-    unit: int,
-    step: float,
-    parties: int,
-    note: str,
-) -> Grant:
-    share = session.affordable(bound, share)
-    mechanism = "none (epsilon is infinite)" if session.budget.exact else "gaussian"
-    if parties:
-        mechanism += f", one of {parties} parts"
-        session.charge_draws(int(parties * bound.size * _PART_COST))
-    scale = step * _sigma(parties)
-    levels = noise.PART_LEVELS if parties else noise.LEVELS
-    grant = Grant(session, bound, mechanism + note, step, scale, levels)
-    line = LedgerEntry(bound.name, grant.mechanism, bound.l2 / unit, scale / unit, loss)
-    session.pay(line, share, draws=bound.size)
-    return grant
 
 
 # Sketches that start with their noise, receive data in parts, and are released once.
@@ -390,14 +377,23 @@ def merged_receipt(
     covers = [_block_losses(block, clipped_rows) for block in blocks]
     losses = _largest(covers)
     delta = max(float(receipt["delta"]) for receipt in receipts)
+    claimed = max(float(receipt["epsilon"]) for receipt in receipts)
+    distance = sum(map(len, blocks)) * SAMPLER_DISTANCE  # each opened state has a sampler's error
+    epsilon = joint_epsilon(
+        lambda left: accounting.epsilon_from_losses(losses, left),
+        delta,
+        distance,
+        start=min(claimed, MAX_EPSILON),
+    )
+    near = epsilon <= claimed * WIDER  # the last bits depend on the order of sums
     spent = PrivacySpent(
-        epsilon=_epsilon(losses, delta, receipts, sum(map(len, blocks))),
+        epsilon=claimed if near else epsilon,
         delta=delta,
         losses=losses,
         adjacency=str(first["adjacency"]),
         unit=str(first["unit"]),
         seeded=any(bool(receipt["seeded"]) for receipt in receipts),
-        sampler_tv_distance=sum(map(len, blocks)) * SAMPLER_DISTANCE,
+        sampler_tv_distance=distance,
         scope="the streams of all servers together",
     )
     return spent, tuple(line for receipt in receipts for line in paid_lines(receipt))
@@ -429,18 +425,3 @@ def _largest(parts: Sequence[tuple[Loss, ...]]) -> tuple[Loss, ...]:
         raise PrivacyError(_UNKNOWN)
     largest = tuple((max(mu for mu, _ in same), same[0][1]) for same in zip(*terms, strict=True))
     return (Loss("sketch", SketchMixture(largest)),)
-
-
-def _epsilon(
-    losses: tuple[Loss, ...], delta: float, receipts: Sequence[Receipt], states: int
-) -> float:
-    """Return epsilon at delta; every opened state adds the error of its own noise sampler."""
-    claimed = max(float(receipt["epsilon"]) for receipt in receipts)
-    epsilon = joint_epsilon(
-        lambda left: accounting.epsilon_from_losses(losses, left),
-        delta,
-        states * SAMPLER_DISTANCE,
-        start=min(claimed, MAX_EPSILON),
-    )
-    near = epsilon <= claimed * WIDER  # the last bits depend on the order of sums
-    return claimed if near else epsilon

@@ -124,7 +124,7 @@ def test_parts_of_a_group_count_once():
     assert whole_mixtures([*parts, whole]) == [whole, whole]
     assert accounting.compose(Loss("sketch", p) for p in parts) == (Loss("sketch", whole),)
     assert float(parts[0]) == whole.terms[0][0]
-    assert float(whole.times(2)) == pytest.approx(2 * float(whole))
+    assert float(2 * whole) == pytest.approx(2 * float(whole))
 
 
 @pytest.mark.parametrize("loss", [("sketch", 0.5), ("gaussian", SketchMixture(((1.0, ()),)))])

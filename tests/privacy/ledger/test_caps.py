@@ -8,10 +8,10 @@ from scipy.special import logsumexp
 
 from skdp import BudgetExceededError, PrivacyError, PrivacyLedger
 from skdp.privacy.accounting import losses as accounting
-from skdp.privacy.accounting.losses import ORDERS, Loss, SketchMixture
+from skdp.privacy.accounting.losses import ORDERS, Loss, SketchMixture, renyi_divergence
 from skdp.privacy.accounting.receipts import PrivacySpent, joint_epsilon, rho_of
 from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, PrivacyBudget
-from skdp.privacy.ledger.filters import _renyi, dominating_mu
+from skdp.privacy.ledger.filters import dominating_mu
 from tools.ledgers import X, fit_of, forgiving, mu_of, pca
 from tools.outcomes import refuses
 
@@ -139,7 +139,8 @@ def test_rho_covers_every_order_and_is_attained():
         for size in (0.001, 0.1, 1.0, 4.0):
             top = 1 / (1 + math.exp(-size))
             p = np.array([top, 1 - top])
-            pure = min(rho_of([Loss("pure", size)]) * alpha, _renyi([Loss("pure", size)])[i])
+            loss = [Loss("pure", size)]
+            pure = min(rho_of(loss) * alpha, renyi_divergence(loss)[i])
             ratios.append(renyi(p, p[::-1], alpha) / pure)
             for share in (0.1, 0.5, 0.9):  # ratios e^(size share) and e^(size (share - 1))
                 up, down = math.exp(size * share), math.exp(size * (share - 1))

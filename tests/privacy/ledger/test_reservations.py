@@ -55,10 +55,9 @@ def written():
 def test_each_fit_once_and_one_refit(written):
     reserved = written([fit(1.0), fit(1.0), fit(2.0)], [[fit(1.0)], [fit(2.0)]])
     assert taken(reserved, fit(1.0, unit="label"), fit(1.0, adjacency="add_remove"), fit(0.5)) == 0
-    assert not reserved.used()
     assert taken(reserved, *[fit(1.0)] * 9) == 3
-    assert reserved.used()
     assert taken(reserved, *[fit(2.0)] * 9) == 1  # the refit was that of the other candidate
+    assert reserved.end()
 
 
 def test_a_refit_of_several_parts_is_that_of_one_candidate(written):

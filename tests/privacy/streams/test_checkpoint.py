@@ -51,8 +51,8 @@ def test_goes_on_where_it_was(kind, epsilon, tmp_path):
         assert all(released[n].noise_scale == again[n].noise_scale for n in "ab")
         assert pack({n: s.state() for n, s in group.streams.items()}) == before
         sessions.append(group.session)
-        now, then = ((s.ledger, s.spent(), vars(s.spending)) for s in sessions)
-        assert now == then and then[2]["draws"] > 0
+        now, then = ((s.ledger, s.spent(), s.shares, s.draws, s.starts) for s in sessions)
+        assert now == then and then[3] > 0
         assert (group.acts, group.steps, group.notes) == (2 * i + 3, i + 1, {"n": i})
     refuses(PrivacyError, "all 9 releases", group.open)
     refuses(PrivacyError, "of the gaussian budget", group.session.forfeit, 0.1)
@@ -68,7 +68,6 @@ def test_files_are_bounded(asked, tmp_path, monkeypatch):
         released = group.advance({"a": values(i)})
         if asked:
             checkpoint(group, path)
-        group.keeper.store.disconnect()
         sizes.append(sum(file.stat().st_size for file in path.parent.iterdir()))
     assert max(sizes) < 2.5 * max(sizes[:9])
     close(group)
@@ -134,7 +133,6 @@ def test_interrupted_while_a_snapshot_is_written(tmp_path):
     checkpoint(group, path)
     for strike in range(8):
         group.open()
-        group.keeper.store.disconnect()
         with recorded(stopping(strike)), contextlib.suppress(KeyboardInterrupt):
             checkpoint(group, path)
         released = group.open()

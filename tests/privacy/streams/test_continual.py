@@ -159,7 +159,7 @@ def test_rounding_of_each_touched_step_is_paid_for():
         grants.append(stream.step)
     assert grants[1] > grants[0]
     assert grants[1] == grants[2] == group.streams["sums"].step
-    assert group.session.spending.draws == stream._grant._session.spending.draws
+    assert group.session.draws == stream._grant._session.draws
 
 
 # -- the law of the noise ---------------------------------------------------------------------
@@ -230,7 +230,7 @@ def test_each_sum_gets_noise_once_and_no_more_than_was_counted(kind):
             first = stream.open()
             assert np.array_equal(stream.answer().value, first.value)  # the same bits again
     assert len(drawn) == len(set(drawn))
-    assert 3 * len(drawn) <= session.spending.draws <= 6 * len(drawn)
+    assert 3 * len(drawn) <= session.draws <= 6 * len(drawn)
     if kind == "tree":
         assert len(drawn) == 23  # left children only
     if kind == "window":

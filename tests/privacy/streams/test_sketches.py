@@ -38,7 +38,7 @@ def test_a_group_is_calibrated_together_and_spends_the_budget():
     grants = grant_sketches(gate, BOUNDS, [0.5, 0.5])
     spent = gate.spent()
     assert 0.999 < spent.epsilon <= 1.0 and spent.mu is None
-    assert gate.spending.draws == sum(bound.size for bound in BOUNDS)
+    assert gate.draws == sum(bound.size for bound in BOUNDS)
     assert [line.loss.kind for line in gate.ledger] == ["sketch", "sketch"]
     assert grants[0].noise_scale > math.sqrt(2) / mu_from_epsilon_delta(1.0, 1e-6)
     assert "sketch" in PrivacyReport("X", spent, gate.ledger).details()
@@ -70,7 +70,7 @@ def test_shares_are_positive_and_within_the_budget(shares):
 def test_a_budget_too_small_for_the_second_sketch_pays_for_none():
     gate, rough = session(), Bound("rough", (3, 2), 1.0, slack=1e15)
     refuses(ValueError, "'rough'", grant_sketches, gate, [BOUNDS[0], rough], [0.5, 0.5])
-    assert gate.ledger == () and gate.spending.draws == 0
+    assert gate.ledger == () and gate.draws == 0
 
 
 def test_sketches_of_known_norm_are_gaussian():
@@ -90,7 +90,7 @@ def test_shares_of_the_noise_add_up_to_it():
     ratio = np.mean(total**2) / whole.noise_scale**2  # 100 values
     assert abs(ratio - 1) < 6 * math.sqrt(2 / 100)
     error = 4 * sum(bound.size for bound in BOUNDS) * PART_DELTA_PER_DRAW  # of all four
-    assert gate.spending.draws * DELTA_PER_DRAW >= error
+    assert gate.draws * DELTA_PER_DRAW >= error
 
 
 def test_each_state_that_is_opened_adds_the_error_of_its_sampler():
