@@ -442,8 +442,8 @@ def check_labels(labels):
     if not hasattr(labels, "dtype"):
         labels = np.asarray(labels, dtype=object)  # a common dtype could merge two users
     labels = np.asarray(labels)
-    if labels.dtype.kind == "c":  # scikit-learn's error would quote them
-        raise ValueError("'groups' must be text or real numbers. Got complex ones.")
+    if labels.dtype.kind == "c" or labels.dtype.char == "g":  # an error, or text, would differ
+        raise ValueError(f"'groups' must be text or real numbers of 64 bits. Got {labels.dtype}.")
     labels = column_or_1d(labels)
     if labels.dtype.kind in "fmM" and not np.isfinite(labels).all():
         raise ValueError("A group label is missing (NaN): give such rows labels of their own.")

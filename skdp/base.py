@@ -311,7 +311,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
             warn_caller(cautions(epsilon, 0, "unit")[0], PrivacyWarning)
         elif spent.delta >= _ABSURD_DELTA:
             self._warn_of_delta(1 / _ABSURD_DELTA)
-        elif seeded:
+        if seeded and epsilon != math.inf:
             said = f"{name} is not private: anyone who knows 'random_state' can subtract the noise."
             warn_caller(f"{said} Use random_state=None.", PrivacyWarning)
 

@@ -3,6 +3,9 @@
 import math
 import os
 import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 
 import numpy as np
 import pytest
@@ -229,6 +232,20 @@ def test_an_interrupted_update_is_not_repeated(releases, owner, name, monkeypatc
     refuses(PrivacyError, "may be included already", model.update, [3], [4], [1.0])
     if releases == 1:
         model.release()
+
+
+@pytest.mark.parametrize("releases", [1, 3])
+def test_two_threads_begin_one_stream(releases, monkeypatch):
+    """Else updates of the first one are lost, and two budgets are spent."""
+    model, check = two_sketches(max_releases=releases), DPLowRankFactorizer._checked_running
+
+    def slowly(self):
+        return (check(self), time.sleep(0.1))[0]
+
+    with monkeypatch.context() as patch, PrivacyLedger(1.0, 1e-6), ThreadPoolExecutor(2) as pool:
+        patch.setattr(DPLowRankFactorizer, "_checked_running", slowly)
+        made = [pool.submit(copy_context().run, model.update, [i], [i], [1.0]) for i in range(2)]
+    assert not any(one.exception() for one in made)
 
 
 def test_a_forked_state_is_refused(monkeypatch):
