@@ -65,6 +65,11 @@ def test_a_pair_without_a_user_adds_nothing():
     assert found.users.tolist() == [2.0] and found.matrix.sum() == 1
 
 
+@pytest.mark.parametrize("users", [[2.0**53, 1.0], np.float32([2**24, 1])], ids=["list", "array"])
+def test_users_that_floats_merge_are_refused(users):
+    refuses(ValueError, "large floats", interactions_from_pairs, users, ["tea"] * 2, items=ITEMS)
+
+
 def test_values_that_are_no_numbers_are_not_quoted():
     with pytest.raises(ValueError, match="must hold numbers") as caught:
         interactions_from_pairs([1], ["tea"], items=ITEMS, values=["secret"])
