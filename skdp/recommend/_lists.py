@@ -125,7 +125,7 @@ def _each(values: Any) -> list[Any]:
 
 def _numbers(values: Any) -> NDArray[np.float64]:
     try:
-        found = np.asarray(values, np.float64)
+        found = np.asarray(np.ma.filled(values, np.nan), np.float64)
     except (TypeError, ValueError):
         found = None
     if found is None:  # out here no context holds the value
