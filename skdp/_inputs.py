@@ -541,7 +541,7 @@ def _name(label):
         return "s" + label
     if isinstance(label, (bool, int)) or (isinstance(label, float) and label.is_integer()):
         return f"n{int(label)}"
-    return f"n{label!r}"
+    return f"{'b' if isinstance(label, bytes) else 'n'}{label!r}"
 
 
 def refuse_column(estimator):

@@ -442,20 +442,9 @@ def check_labels(labels):
     if not hasattr(labels, "dtype"):
         labels = np.asarray(labels, dtype=object)  # a common dtype could merge two users
     labels = np.asarray(labels)
-    if labels.dtype.kind == "c":  # scikit-learn's error would quote them
-        raise ValueError("'groups' must be text or real numbers. Got complex ones.")
+    if labels.dtype.kind == "c" or labels.dtype.char == "g":  # an error, or text, would differ
+        raise ValueError(f"'groups' must be text or real numbers of 64 bits. Got {labels.dtype}.")
     labels = column_or_1d(labels)
-    if labels.dtype.kind in "fmM" and not np.isfinite(labels).all():
-        raise ValueError("A group label is missing (NaN): give such rows labels of their own.")
-    if (
-        labels.dtype.kind == "f"
-        and (np.abs(labels) >= 2.0 ** (np.finfo(labels.dtype).nmant + 1)).any()
-    ):
-        raise ValueError(
-            "Group labels are such large floats that two integers may be one float, so groups may "
-            "merge (pandas turns integers with a missing value into floats). Read them as strings "
-            "or as Int64."
-        )
     if labels.dtype.kind in "OTV":  # numpy's strings of any length may miss some, which it sorts in
         values = labels.tolist()
         if any(map(_is_missing, values)):
@@ -468,4 +457,20 @@ def check_labels(labels):
             raise ValueError("Group labels must be all strings or all numbers: use astype(str).")
         if not _keeps(labels := np.asarray(values), values):
             raise ValueError("Group labels are not exact in one numeric type; use strings.")
+    if labels.dtype.kind in "fmM" and not np.isfinite(labels).all():
+        raise ValueError("A group label is missing (NaN): give such rows labels of their own.")
+    refuse_merged(labels)
     return labels
+
+
+def refuse_merged(labels):
+    """Refuse floats so large that neighbouring integers are one: two persons would be one."""
+    if (
+        labels.dtype.kind == "f"
+        and (np.abs(labels) >= 2.0 ** (np.finfo(labels.dtype).nmant + 1)).any()
+    ):
+        raise ValueError(
+            "Group labels are such large floats that two integers may be one float, so groups may "
+            "merge (pandas turns integers with a missing value into floats). Read them as strings "
+            "or as Int64."
+        )

@@ -24,7 +24,7 @@ from skdp._limits import CLEAR, NEGLIGIBLE
 from skdp._validation import check_n_jobs, check_option, check_real
 from skdp.data.blocks import is_paths, one_blas_thread
 from skdp.data.stored_rows import BlockFiles
-from skdp.exceptions import PartialSignalWarning, PrivacyWarning, warn_caller
+from skdp.exceptions import PartialSignalWarning, PrivacyError, PrivacyWarning, warn_caller
 from skdp.privacy.accounting.receipts import PrivacyReport, cautions
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
@@ -91,6 +91,8 @@ _NARROW = 256  # columns
 
 # Sessions opened by the fit that runs in this context.
 _OPENED = ContextVar("skdp_opened", default=None)
+# Which fits of which estimators run in it: a signal handler must not begin the same one.
+_RUNNING = ContextVar("skdp_running", default=())
 
 # Which budgets clones of one estimator were fitted with, outside of ledgers: one set for all.
 _TRIED: WeakKeyDictionary[BaseEstimator, set[float]] = WeakKeyDictionary()
@@ -125,8 +127,10 @@ def run_atomically(fit, estimator, args, kwargs):
     _refuse_weights(type(estimator).__name__, kwargs)
     with _AT_WORK.setdefault(estimator, threading.RLock()):
         before = vars(estimator).copy()
-        opened = []
-        outer = _OPENED.set(opened)
+        opened, running = [], _RUNNING.get()
+        if (id(estimator), fit) in running:
+            raise PrivacyError("this call interrupts the same one, which is still running.")
+        outer, calls = _OPENED.set(opened), _RUNNING.set((*running, (id(estimator), fit)))
         try:
             stale = vars(estimator).pop("_released_names", ())
             with one_blas_thread() if _is_narrow(args, kwargs) else nullcontext():
@@ -144,6 +148,7 @@ def run_atomically(fit, estimator, args, kwargs):
                 routes.settle(session, "failed")
             raise
         finally:
+            _RUNNING.reset(calls)
             _OPENED.reset(outer)
 
 
@@ -294,7 +299,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
             warn_caller(cautions(epsilon, 0, "unit")[0], PrivacyWarning)
         elif spent.delta >= _ABSURD_DELTA:
             self._warn_of_delta(1 / _ABSURD_DELTA)
-        elif seeded:
+        if seeded and epsilon != math.inf:
             said = f"{name} is not private: anyone who knows 'random_state' can subtract the noise."
             warn_caller(f"{said} Use random_state=None.", PrivacyWarning)
 

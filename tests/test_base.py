@@ -19,7 +19,7 @@ from skdp import (
     PrivacyLedger,
 )
 from skdp.base import BaseDPEstimator, atomic
-from tools.outcomes import refuses
+from tools.outcomes import messages_of, refuses
 
 X = np.random.default_rng(0).standard_normal((50, 3))
 
@@ -98,3 +98,9 @@ def test_warnings_point_at_the_line_that_called(model, step):
     with warnings.catch_warnings(record=True, action="always") as caught:
         model.fit(np.eye(4)[:3], [0, 1, 0])
     assert caught and {one.filename for one in caught} == {__file__}
+
+
+@pytest.mark.parametrize("weak", [{"epsilon": 2e4}, {"delta": 0.01}], ids=str)
+def test_a_seed_is_said_next_to_what_else_is_weak(weak):
+    model = DPPCA(1, clip_norm=1.0, random_state=0, **weak)
+    assert any("knows 'random_state'" in said for said in messages_of(model.fit, X))

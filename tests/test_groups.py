@@ -245,11 +245,24 @@ def test_a_person_who_comes_again_is_an_error_that_takes_nothing(adjacency):
         assert model.n_samples_seen_ == len(np.unique(groups))
 
 
-def test_a_person_who_is_a_date_comes_again_in_any_unit():
-    model, day = DPIncrementalPCA(1, clip_norm=1.0, max_releases=2, **GROUP), np.ones(1, "M8[D]")
-    model.partial_fit(np.eye(3)[:1], groups=day)
-    with pytest.raises(ValueError, match="came in an earlier one"):
-        model.partial_fit(np.eye(3)[:1], groups=day.astype("M8[ns]"))
+@pytest.mark.parametrize(
+    ("first", "again", "said"),
+    [("M8[D]", "M8[ns]", "came in an earlier one"), ("S1", "i8", "text in one batch"),
+     ("i8", "g", "of 64 bits")],
+)  # fmt: skip
+def test_a_person_comes_again_in_any_type(first, again, said):
+    """Dates have any unit; bytes are text; long floats have a text of their own."""
+    model, person = DPIncrementalPCA(1, clip_norm=1.0, max_releases=2, **GROUP), np.ones(1, first)
+    model.partial_fit(np.eye(3)[:1], groups=person)
+    refuses(ValueError, said, model.partial_fit, np.eye(3)[:1], groups=person.astype(again))
+
+
+def test_text_between_numbers_hides_nobody():
+    """As text 5 and 5.0 differ: the person 5 has rows in the first and in the last block."""
+    da = pytest.importorskip("dask.array")
+    groups = da.from_array(np.array([5.0, "x", 5], object), chunks=1)
+    X, model = da.zeros((3, 2), chunks=(1, 2)), DPPCA(1, clip_norm=1.0, **GROUP)
+    refuses(ValueError, "more than one block", model.fit, X, groups=groups)
 
 
 def test_a_batch_may_hold_nobody():

@@ -200,7 +200,8 @@ def test_users_that_floats_merge_are_refused():
     X, y, _ = data(WITH_Y[0])
     groups = np.repeat(np.arange(8), 5) + 2.0**53
     first = np.repeat([0.0, 2.0**53], 20)  # 2^53 + 1 is the same float
-    for users in (groups, groups.astype(np.float32), pd.Series(groups), -groups, first):
+    listed = (groups.tolist(), groups.astype(object))
+    for users in (groups, groups.astype(np.float32), pd.Series(groups), -groups, first, *listed):
         assert "such large floats" in refusal(WITH_Y[2], X, *y, groups=users)
 
 

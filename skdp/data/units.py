@@ -315,10 +315,12 @@ def _merged(a: _Labels, b: _Labels) -> _Labels:
     """Merge two sets of labels, and note whether they share one.
 
     Labels of different types may become equal when they are cast to one type. Then valid data are
-    refused, which is safe.
+    refused, which is safe. So is text next to numbers: as text, 5 and 5.0 would differ.
     """
     labels = np.unique(np.concatenate([a.labels, b.labels]))
-    return _Labels(labels, a.apart and b.apart and len(labels) == len(a.labels) + len(b.labels))
+    apart = a.apart and b.apart and len(labels) == len(a.labels) + len(b.labels)
+    forms = {part.dtype.kind in "SU" for part in (a.labels, b.labels) if part.size}
+    return _Labels(labels, apart and len(forms) < 2)
 
 
 # Private rows by user, handed out in batches of users with equally many rows.

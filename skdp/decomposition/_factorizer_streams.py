@@ -137,16 +137,18 @@ class FactorizerStreams(StreamingMixin):
     def _running(self):
         """Return what runs; the first call pays and draws sketches and noise."""
         if self._checked_running() is None:
-            if hasattr(self, "privacy_spent_"):
-                raise PrivacyError(
-                    "this factorizer has released its state: one noisy state is released at most "
-                    "once. Use sklearn.base.clone for new data, with a budget of its own."
-                )
             self._start()
         return self._state.running
 
     @atomic
     def _start(self):
+        if self._state.running is not None:
+            return  # another thread came first; two states would be two budgets
+        if hasattr(self, "privacy_spent_"):
+            raise PrivacyError(
+                "this factorizer has released its state: one noisy state is released at most "
+                "once. Use sklearn.base.clone for new data, with a budget of its own."
+            )
         self._check_parameters()
         shape = self._shape()
         # What has no layout is refused before it is charged.

@@ -126,7 +126,7 @@ def randomize_row(
         epsilon=epsilon, delta=delta, clip_norm=clip_norm, sketch_size=sketch_size,
         sketch_seed=sketch_seed, random_state=random_state,
     )  # fmt: skip
-    row = row if getattr(row, "ndim", 1) == 2 else np.atleast_2d(np.asarray(row))
+    row = row if getattr(row, "ndim", 1) == 2 else np.atleast_2d(np.asanyarray(row))
     reporter.fit(row)
     values, noise_scale = reporter.answer_
     return RandomizedRow(values[0], noise_scale, sketch_seed, reporter.privacy_spent_)

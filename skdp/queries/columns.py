@@ -71,6 +71,7 @@ class RankQuery(SumQuery):
         only the sum is rounded: by 1/2 for each of two neighbours.
         """
         which = np.minimum(np.maximum(which, 0), self._work.ends.shape[2] - 3)
+        which = np.broadcast_to(which, len(self._weights))  # others would mix columns
 
         def answer(step: float) -> NDArray[Any]:
             near, both = self._counts(which)

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import check_histories
 from skdp._limits import BLOCK
+from skdp._validation import refuse_merged
 from skdp.data.histories import hidden_cells, with_entries
 
 # From pairs of a user and an item to a matrix of histories, and back to names.
@@ -91,6 +92,9 @@ def interactions_from_pairs(
     [['tea', None]]
     """
     who, what = _each(pairs_users), _each(pairs_items)
+    refuse_merged(np.array([name for name in who if isinstance(name, float | np.floating)]))
+    if hasattr(pairs_users, "dtype"):  # narrower floats merge earlier
+        refuse_merged(np.asarray(pairs_users))
     if len(who) != len(what):
         raise ValueError(
             "pairs_users and pairs_items must be columns of the same length. Got "
@@ -121,7 +125,7 @@ def _each(values: Any) -> list[Any]:
 
 def _numbers(values: Any) -> NDArray[np.float64]:
     try:
-        found = np.asarray(values, np.float64)
+        found = np.asarray(np.ma.filled(values, np.nan), np.float64)
     except (TypeError, ValueError):
         found = None
     if found is None:  # out here no context holds the value

@@ -3,6 +3,9 @@
 import math
 import os
 import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from skdp.decomposition import _factorizer_state
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.privacy.gate.session import Accumulator
 from skdp.privacy.streams.checkpoints import StreamGroup
+from skdp.privacy.streams.continual import Stream
 from skdp.privacy.streams.sketches import SketchSource
 from tools.outcomes import difference, fitted_attributes, refuses
 
@@ -229,6 +233,33 @@ def test_an_interrupted_update_is_not_repeated(releases, owner, name, monkeypatc
     refuses(PrivacyError, "may be included already", model.update, [3], [4], [1.0])
     if releases == 1:
         model.release()
+
+
+@pytest.mark.parametrize("releases", [1, 3])
+def test_two_threads_begin_one_stream(releases, monkeypatch):
+    """Else updates of the first one are lost, and two budgets are spent."""
+    model, check = two_sketches(max_releases=releases), DPLowRankFactorizer._checked_running
+
+    def slowly(self):
+        return (check(self), time.sleep(0.1))[0]
+
+    with monkeypatch.context() as patch, PrivacyLedger(1.0, 1e-6), ThreadPoolExecutor(2) as pool:
+        patch.setattr(DPLowRankFactorizer, "_checked_running", slowly)
+        made = [pool.submit(copy_context().run, model.update, [i], [i], [1.0]) for i in range(2)]
+    assert not any(one.exception() for one in made)
+
+
+def test_a_signal_handler_that_uses_a_stream_ends_the_call_it_came_in(monkeypatch):
+    """Else noise that was drawn for an earlier step would be that of a later one."""
+    model, ending = new().update([0], [0], [1.0]), Stream.ending
+
+    def interrupted(*step):
+        return (model.update([1], [1], [1.0]), ending(*step))[1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stream, "ending", interrupted)
+        refuses(PrivacyError, "signal handler", model.release)
+    assert model.n_committed_calls() == 2 and model.release().n_stream_releases_ == 1
 
 
 def test_a_forked_state_is_refused(monkeypatch):

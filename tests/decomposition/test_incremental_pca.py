@@ -15,6 +15,7 @@ from sklearn.decomposition import PCA, IncrementalPCA
 from skdp import DPPCA, DPIncrementalPCA, testing
 from skdp.decomposition import _incremental_pca
 from skdp.exceptions import PrivacyError, PrivacyWarning, UtilityWarning
+from skdp.privacy.streams.continual import Stream
 from tools.outcomes import difference, fitted_attributes, messages_of, refuses
 
 # Most streams here are short, and noise: what is said of that is tested by name.
@@ -322,6 +323,21 @@ def test_two_threads_cannot_bring_the_same_group(monkeypatch, running):
         made = [pool.submit(pca.partial_fit, X[:5], groups=np.full(5, 7)) for _ in range(2)]
     (error,) = filter(None, (one.exception() for one in made))
     assert "came in an earlier one" in str(error) and pca.n_stream_releases_ == 1 + running
+
+
+def test_a_signal_handler_cannot_bring_a_group_into_a_running_call(monkeypatch):
+    """The outer call would forget that the group was there."""
+    pca = DPIncrementalPCA(1, clip_norm=1.0, max_releases=9, privacy_unit="group")
+    pca.partial_fit(X[:1], groups=[1])
+    read, arrived = Stream.read, [7]
+
+    def interrupted(*part):
+        while arrived:
+            pca.partial_fit(X[:1], groups=[arrived.pop()])
+        return read(*part)
+
+    monkeypatch.setattr(Stream, "read", interrupted)
+    refuses(PrivacyError, "still running", pca.partial_fit, X[:1], groups=[8])
 
 
 def test_a_running_stream_is_secret_and_a_released_model_is_free():

@@ -369,6 +369,7 @@ def test_local_reports_of_a_sketch_pay_its_exact_norm():
     refuses(ValueError, "cannot be mixed", LocalAggregator(1).add, [whole, part])
     refuses(ValueError, "come together", randomize_row, row, sketch_size=10, **options)
     refuses(ValueError, "one row", randomize_row, np.ones((2, 3)), **options)
+    refuses(ValueError, "masked", randomize_row, np.ma.masked_equal([1.0, 9.0], 9), **options)
     with pytest.raises(ValueError, match="no report"):
         LocalAggregator(1).components_  # noqa: B018
 

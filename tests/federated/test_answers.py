@@ -35,7 +35,7 @@ PUBLIC = {  # method -> public arguments, of which those are sent that it takes
     "feature_second_moment": [()], "user_direction_gram": [(), VIEW],
     "head_rule_votes": [(*VIEW, LINE, RULES)],
     "user_coef_sum": [(np.eye(D), LINE, LEVEL, 1.0)], "grid": [(GRID,)],
-    "distances": [(ZERO, GRID)], "ranks": [(np.ones(D, np.intp),)],
+    "distances": [(ZERO, GRID)], "ranks": [(np.ones(D, np.intp),), (np.ones(1, np.intp),)],
 }  # fmt: skip
 
 

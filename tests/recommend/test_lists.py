@@ -63,6 +63,14 @@ def test_a_pair_without_a_user_adds_nothing():
         assert found.matrix.toarray().tolist() == [[1.0, 0.0, 0.0, 0.0]]
     found = interactions_from_pairs(np.array([np.nan, 2.0, np.nan]), ["tea"] * 3, items=ITEMS)
     assert found.users.tolist() == [2.0] and found.matrix.sum() == 1
+    hidden = np.ma.array([5.0], mask=[True])
+    found = interactions_from_pairs([1], ["tea"], items=ITEMS, values=hidden)
+    assert np.isnan(found.matrix.sum())  # which no fit takes
+
+
+@pytest.mark.parametrize("users", [[2.0**53, 1.0], np.float32([2**24, 1])], ids=["list", "array"])
+def test_users_that_floats_merge_are_refused(users):
+    refuses(ValueError, "large floats", interactions_from_pairs, users, ["tea"] * 2, items=ITEMS)
 
 
 def test_values_that_are_no_numbers_are_not_quoted():

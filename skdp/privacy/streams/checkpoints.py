@@ -147,6 +147,7 @@ class StreamGroup:
         """Add data to the open step of the named streams, and close it if that is asked."""
         with self.session.lock:
             self.check_running()
+            acts = self.acts
             parts = {name: self.streams[name].read(answer) for name, answer in answers.items()}
             record: dict[str, Any] = {"parts": parts, "noised": {}, "notes": notes}
             if closes:
@@ -155,6 +156,9 @@ class StreamGroup:
                     for name, stream in self.streams.items()
                 }
             self.interrupted = True
+            if self.acts != acts:  # what was read and drawn here belongs to an earlier step
+                self.interrupted = False
+                raise PrivacyError("a signal handler used this stream in the middle of a call.")
             if self.keeper is not None:
                 self.keeper.append(pack(record), self)
             self.apply(record)
