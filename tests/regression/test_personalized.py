@@ -672,6 +672,14 @@ def test_too_few_users_for_the_budget(labels, rng):
         model.set_params(epsilon=30.0).fit(X[::-1], (y > 0).astype(int) if labels else y, groups)
 
 
+def test_a_scale_that_is_raised_for_far_targets_hides_no_model():
+    """What chance adds goes with the deviation of the targets, not with where they are cut."""
+    rng, users = np.random.default_rng(0), np.repeat(np.arange(300), 4)
+    X = rng.standard_normal((1200, 3))
+    y = 0.5 * X[:, 0] + rng.standard_t(4, 1200)
+    assert seeded(data=(X, y, users), epsilon=1e3).global_model_found_
+
+
 def test_targets_far_from_zero_are_learnt_and_bounds_hold(rng):
     users, X = np.repeat(np.arange(600), 8), rng.standard_normal((4800, 3))
     y = X @ [1.0, -1.0, 0.5] + 0.5 * rng.standard_normal(len(users))
