@@ -380,10 +380,11 @@ def gains_of_records(blocks: Iterable[Any], cuts: Any, model: Any, scale: Any) -
     """
     for block in blocks:
         y, (coefficients, at_zero) = scale(block.targets), model
-        found = (row_products(dense(cut(block.rows)), coefficients) for cut in cuts)
+        good = good_records(block)
+        found = (row_products(dense(cut(block.rows, good)), coefficients) for cut in cuts)
         errors = (scale(predicted + at_zero) - y for predicted in found)
         first, second = (np.sum(each**2, axis=1) for each in errors)
-        gains = np.where(good_records(block), first - second, np.nan)
+        gains = np.where(good, first - second, np.nan)
         yield block._replace(columns={**block.columns, "y": gains[:, None]})
 
 

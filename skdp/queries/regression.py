@@ -231,7 +231,9 @@ class _MomentOfBlock:
         norms = block.columns.get(_LENGTH, np.full(block.shape[0], np.nan))
         measured = not np.isnan(norms).any()
         if self.part == "targets":
-            if not measured:
+            if self.clip_norm == math.inf:  # all records count in full
+                norms = np.zeros(block.shape[0])
+            elif not measured:
                 norms[:] = _lengths(block, self.row_scale, self.kept)[0]
             f = self._factors(norms, views.good_records(block), self.clip_norm)
             return self._target_sums(block, f)
