@@ -129,7 +129,7 @@ def quietly(local: Callable[[Any], Any]) -> Callable[[Any], Any]:
 Block = Any  # a float64 ndarray, or a scipy CSR array: rows of one block
 
 # Public caps: one row adds less than 2**36 to an entry (mu * sigma is below 2**33, and a tangent
-# core below 9 times that), so float sums over a block of rows stay below 2**53.
+# core below 9 times that), so float sums over twice as many rows stay below 2**53.
 LIMB = 20  # bits of a limb: large integers are split into limbs, whose products are exact
 BLOCK_ROWS = 2**14  # most rows of a block: integer products of a block then stay below 2**53
 
@@ -414,16 +414,28 @@ def _add_whole(total: NDArray[Any], part: NDArray[Any]) -> None:
 def sum_of_part(
     part: RowSource, term: Callable[[Block], NDArray[Any]], shape: tuple[int, ...], dtype: str
 ) -> NDArray[Any]:
-    """Return the sum of ``term(block)`` over one part, on the machine that holds it."""
+    """Return the sum of ``term(block)`` over one part, on the machine that holds it.
+
+    Integers held in floats are added as floats while exact.
+    """
     total: NDArray[Any] = np.zeros(shape, dtype)
+    floats: NDArray[Any] | None = None
+    rows = 0
     # A float warning would reveal private data; the gate's errstate does not apply to threads.
     with np.errstate(all="ignore"):
         for block in pieces_of(part):
             value = term(block)
+            rows += block.shape[0]
             if value.dtype == total.dtype:
                 total += value
+            elif floats is None or rows > 2 * BLOCK_ROWS:
+                if floats is not None:
+                    _add_whole(total, floats)
+                floats, rows = value, block.shape[0]
             else:
-                _add_whole(total, value)
+                floats += value
+    if floats is not None:
+        _add_whole(total, floats)
     return total
 
 
