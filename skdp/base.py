@@ -129,7 +129,7 @@ def run_atomically(fit, estimator, args, kwargs):
         before = vars(estimator).copy()
         opened, running = [], _RUNNING.get()
         if (id(estimator), fit) in running:
-            raise PrivacyError("this call interrupts the same one, which is still running.")
+            raise PrivacyError("the same call is still running: make this one when it has ended.")
         outer, calls = _OPENED.set(opened), _RUNNING.set((*running, (id(estimator), fit)))
         try:
             stale = vars(estimator).pop("_released_names", ())

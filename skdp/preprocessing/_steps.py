@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp import _inputs, _validation
+from skdp._limits import CACHED
 from skdp.base import (
     BaseDPEstimator,
     DocLinkMixin,
@@ -258,13 +259,24 @@ class Standardisation(NamedTuple):
         if sp.issparse(X):
             return self._of_stored(X, dtype)
         out = np.empty(X.shape, dtype)
+        size = max(1, min(len(X), CACHED // max(1, X.shape[1])))
+        # Arithmetic with a vector for each row is faster than with one for all.
+        low, high = (np.tile(bound, (size, 1)) for bound in self.bounds)
+        center, scale = (
+            None if numbers is None else np.tile(in_dtype(numbers, dtype), (size, 1))
+            for numbers in (self.mean, self.scale)
+        )
         with np.errstate(over="ignore"):
-            np.clip(X, *self.bounds, out=out, casting="same_kind")
-            if self.mean is not None:
-                out -= in_dtype(self.mean, dtype)
-            if self.scale is not None:
-                out /= in_dtype(self.scale, dtype)
-        return saturated(out)
+            for i in range(0, len(X), size):
+                rows = out[i : i + size]
+                n = len(rows)
+                np.clip(X[i : i + size], low[:n], high[:n], out=rows, casting="same_kind")
+                if center is not None:
+                    rows -= center[:n]
+                if scale is not None:
+                    rows /= scale[:n]
+                saturated(rows)
+        return out
 
     def _of_stored(self, X, dtype):
         """Return the same of a CSR matrix that is scaled alone: its zeros stay zeros."""
