@@ -471,6 +471,6 @@ def refuse_merged(labels):
     ):
         raise ValueError(
             "Labels of groups or users are such large floats that two integers may be one float, so "
-            "two may merge (pandas turns integers with a missing value into floats). Read them as strings "
-            "or as Int64."
+            "two may merge (pandas turns integers with a missing value into floats). Read them as "
+            "strings or as Int64."
         )
