@@ -470,7 +470,7 @@ def refuse_merged(labels):
         and (np.abs(labels) >= 2.0 ** (np.finfo(labels.dtype).nmant + 1)).any()
     ):
         raise ValueError(
-            "Labels of groups or users are such large floats that two integers may be one float, so "
-            "two may merge (pandas turns integers with a missing value into floats). Read them as "
+            "Labels of groups or users are such large floats that two integers may be one float: "
+            "they may merge (pandas turns integers with a missing value into floats). Read them as "
             "strings or as Int64."
         )
