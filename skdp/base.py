@@ -6,6 +6,7 @@ Scales that a fit learns, and the warnings about them, are here too: public word
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import os
 import threading
@@ -91,8 +92,6 @@ _NARROW = 256  # columns
 
 # Sessions opened by the fit that runs in this context.
 _OPENED = ContextVar("skdp_opened", default=None)
-# Which fits of which estimators run in it: a signal handler must not begin the same one.
-_RUNNING = ContextVar("skdp_running", default=())
 
 # Which budgets clones of one estimator were fitted with, outside of ledgers: one set for all.
 _TRIED: WeakKeyDictionary[BaseEstimator, set[float]] = WeakKeyDictionary()
@@ -127,10 +126,10 @@ def run_atomically(fit, estimator, args, kwargs):
     _refuse_weights(type(estimator).__name__, kwargs)
     with _AT_WORK.setdefault(estimator, threading.RLock()):
         before = vars(estimator).copy()
-        opened, running = [], _RUNNING.get()
-        if (id(estimator), fit) in running:
+        if _is_running(fit, estimator):
             raise PrivacyError("the same call is still running: make this one when it has ended.")
-        outer, calls = _OPENED.set(opened), _RUNNING.set((*running, (id(estimator), fit)))
+        opened = []
+        outer = _OPENED.set(opened)
         try:
             stale = vars(estimator).pop("_released_names", ())
             with one_blas_thread() if _is_narrow(args, kwargs) else nullcontext():
@@ -148,8 +147,22 @@ def run_atomically(fit, estimator, args, kwargs):
                 routes.settle(session, "failed")
             raise
         finally:
-            _RUNNING.reset(calls)
             _OPENED.reset(outer)
+
+
+def _is_running(fit, estimator):
+    """Return whether an outer call is the same one, which a signal handler must not begin anew.
+
+    The stack says so: a mark of our own might stay where a signal ends a call.
+    """
+    frame = inspect.currentframe().f_back.f_back
+    while frame is not None:
+        if frame.f_code is run_atomically.__code__:
+            outer = frame.f_locals
+            if outer["fit"] is fit and outer["estimator"] is estimator:
+                return True
+        frame = frame.f_back
+    return False
 
 
 def change_of(estimator):

@@ -71,7 +71,8 @@ class RankQuery(SumQuery):
         only the sum is rounded: by 1/2 for each of two neighbours.
         """
         which = np.minimum(np.maximum(which, 0), self._work.ends.shape[2] - 3)
-        which = np.broadcast_to(which, len(self._weights))  # others would mix columns
+        if which.shape != self._weights.shape:  # numpy would take numbers of other columns
+            which = np.broadcast_to(which, len(self._weights))
 
         def answer(step: float) -> NDArray[Any]:
             near, both = self._counts(which)

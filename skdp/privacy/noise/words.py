@@ -49,14 +49,12 @@ class SystemSource:
     seeded = False
 
     def words(self, *public_key: KeyPart) -> Words:
-        """Return fresh words; the key is checked as a seeded source would, and not used."""
-        _encode(public_key)
+        """Return fresh words; the key is not used."""
         ssl.RAND_add(os.urandom(KEY_BYTES), 0.0)
         return _system_words
 
     def derive(self, *label: KeyPart) -> SystemSource:
         """Return this source: its words are independent at every call."""
-        _encode(label)
         return self
 
 

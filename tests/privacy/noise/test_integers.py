@@ -351,6 +351,15 @@ def test_more_ties_than_spare_words_stay_exact():
     assert script.asked == [36, 1, 1, 1, 1]  # the reserve comes first
 
 
+@pytest.mark.parametrize("spare", [0, 1 << 63, ONES])
+def test_words_give_one_by_one_what_they_give_together(spare):
+    table = noise._gaussian_table()
+    tied = np.array([tied_word(table, cell) for cell, _ in table._pairs[:3]], np.uint64)
+    words = np.concatenate([SeededSource(0).words("fixed")(2000), tied])
+    one_by_one = [table.one(word, lambda: spare) for word in words.tolist()]
+    assert one_by_one == table.draw(words, lambda: spare).tolist()
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("depth", [1, 2, 4, 9])

@@ -199,6 +199,5 @@ def test_numpy_scalars_encode_as_their_python_values():
 
 
 @pytest.mark.parametrize("part", [None, [1], np.arange(3), {"a": 1}])
-@pytest.mark.parametrize("source", [SystemSource(), SeededSource(0)])
-def test_keys_hold_public_scalars_only(source, part):
-    refuses(TypeError, "A key is made of", source.words, "gram", part)
+def test_keys_hold_public_scalars_only(part):
+    refuses(TypeError, "A key is made of", SeededSource(0).words, "gram", part)
