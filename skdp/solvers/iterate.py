@@ -19,22 +19,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from skdp._limits import NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
 from skdp.solvers.linalg import largest_of_noise, leading_eigenvectors, orthonormal
-
-
-class Sent(NamedTuple):
-    """One step of a transcript: query, answer, noise scale."""
-
-    query: FloatArray
-    answer: FloatArray
-    noise_scale: float
-
 
 _PRIOR = 0.03  # of the signal in the last answer: what was asked for besides is weaker
 # Of the variance of the noise, where no signal is seen: at 1e-12 one graph of four is lost.
@@ -72,59 +63,14 @@ class Transcript:
     Parameters
     ----------
     wanted : int
-        Number of directions that the signal is judged by.
+        Number of directions that are wanted, and that the signal is judged by.
+    sent, seen : callable
+        Public linear maps (directions taken out) of what is sent, and of its answers.
     """
 
-    def __init__(self, wanted: int) -> None:
-        self.sent: list[Sent] = []
-        self._wanted = wanted
-
-    def signal(self) -> float:
-        """Return the variance of an entry of the last answer beyond its noise.
-
-        Of one direction, the weakest that is wanted; directions of pure noise reach the edge that
-        is taken off.
-        """
-        answer, scale = self.sent[-1].answer, self.sent[-1].noise_scale
-        m, p = answer.shape
-        powers = np.linalg.eigvalsh(answer.T @ answer)[::-1] / m
-        edge = (scale * (1 + math.sqrt(p / m))) ** 2
-        return max(float(powers[min(self._wanted, p) - 1]) - edge, 0.0)
-
-    def noise_fraction(self) -> float:
-        """Return the share of the noise in the last answer: 1 where nothing else is seen."""
-        noise = self.sent[-1].noise_scale ** 2
-        return noise / (noise + self.signal()) if noise > 0 else 0.0
-
-    def _posterior(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return queries Q, answers, and Q'Q + diag(s^2)/t."""
-        Q = np.hstack([step.query for step in self.sent])
-        noise = np.concatenate([np.full(s.query.shape[1], s.noise_scale**2) for s in self.sent])
-        ridge = noise / max(_PRIOR * self.signal(), _LEAST * float(noise.min()), 1e-300)
-        gram = Q.T @ Q
-        rounding = 1e-13 * max(float(np.trace(gram)), 1e-300)  # of queries that repeat each other
-        gram += np.diag(ridge + rounding)
-        return Q, np.hstack([step.answer for step in self.sent]), gram
-
-    def times(self, X: FloatArray) -> FloatArray:
-        """Return the posterior mean of A X."""
-        Q, answers, gram = self._posterior()
-        return np.asarray(answers @ np.linalg.solve(gram, Q.T @ X))
-
-    def leading(self, p: int) -> FloatArray:
-        """Return the p leading left singular vectors of the posterior mean of A."""
-        Q, answers, gram = self._posterior()
-        R: FloatArray = np.linalg.qr(Q)[1]
-        mean = answers @ np.linalg.solve(gram, R.T)
-        return np.asarray(np.linalg.svd(mean, full_matrices=False)[0][:, :p])
-
-
-class _Side:
-    """One side of an iteration: the iterate that is sent, and the answers to it."""
-
-    def __init__(self, wanted: int, sent: Project, seen: Project) -> None:
-        self.transcript = Transcript(wanted)
-        self._sent, self._seen = sent, seen
+    def __init__(self, wanted: int, sent: Project = np.asarray, seen: Project = np.asarray) -> None:
+        self.steps: list[tuple[FloatArray, Answer]] = []
+        self._wanted, self._sent, self._seen = wanted, sent, seen
         self._noise = 1.0
 
     def ask(self, product: Callable[..., Answer], X: FloatArray, share: float) -> FloatArray:
@@ -134,9 +80,48 @@ class _Side:
         """
         Q = self._sent(shorten_rows(X, _SHORTEN / math.sqrt(max(self._noise, 1e-15))))
         answer = product(Q, share=share)
-        self.transcript.sent.append(Sent(Q, self._seen(answer.value), answer.noise_scale))
-        self._noise = self.transcript.noise_fraction()
-        return orthonormal(self._seen(self.transcript.times(X)))
+        self.steps.append((Q, answer._replace(value=self._seen(answer.value))))
+        self._noise = self.noise_fraction()
+        return orthonormal(self._seen(self.times(X)))
+
+    def signal(self) -> float:
+        """Return the variance of an entry of the last answer beyond its noise.
+
+        Of one direction, the weakest that is wanted; directions of pure noise reach the edge that
+        is taken off.
+        """
+        answer, scale = self.steps[-1][1]
+        m, p = answer.shape
+        powers = np.linalg.eigvalsh(answer.T @ answer)[::-1] / m
+        edge = (scale * (1 + math.sqrt(p / m))) ** 2
+        return max(float(powers[min(self._wanted, p) - 1]) - edge, 0.0)
+
+    def noise_fraction(self) -> float:
+        """Return the share of the noise in the last answer: 1 where nothing else is seen."""
+        noise = self.steps[-1][1].noise_scale ** 2
+        return noise / (noise + self.signal()) if noise > 0 else 0.0
+
+    def _posterior(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return queries Q, answers, and Q'Q + diag(s^2)/t."""
+        Q = np.hstack([query for query, _ in self.steps])
+        noise = np.concatenate([np.full(q.shape[1], a.noise_scale**2) for q, a in self.steps])
+        ridge = noise / max(_PRIOR * self.signal(), _LEAST * float(noise.min()), 1e-300)
+        gram = Q.T @ Q
+        rounding = 1e-13 * max(float(np.trace(gram)), 1e-300)  # of queries that repeat each other
+        gram += np.diag(ridge + rounding)
+        return Q, np.hstack([answer.value for _, answer in self.steps]), gram
+
+    def times(self, X: FloatArray) -> FloatArray:
+        """Return the posterior mean of A X."""
+        Q, answers, gram = self._posterior()
+        return np.asarray(answers @ np.linalg.solve(gram, Q.T @ X))
+
+    def leading(self) -> FloatArray:
+        """Return the wanted leading left singular vectors of the posterior mean of A."""
+        Q, answers, gram = self._posterior()
+        R: FloatArray = np.linalg.qr(Q)[1]
+        mean = answers @ np.linalg.solve(gram, R.T)
+        return np.asarray(np.linalg.svd(mean, full_matrices=False)[0][:, : self._wanted])
 
 
 def symmetric_power(
@@ -153,14 +138,14 @@ def symmetric_power(
     `wanted` directions are returned: of more columns all answers tell better than one which
     lead. `project` is a public linear map (a direction taken out), of queries and answers.
     """
-    side = _Side(wanted, project, project)
+    side = Transcript(wanted, project, project)
     X = project(start)
     # A start may be what is taken out: a unit vector takes the place of zeros, not of rounding.
     rounding = np.linalg.norm(X, axis=0) < NEGLIGIBLE * np.linalg.norm(start, axis=0)
     X = orthonormal(np.where(rounding, 0.0, X))
     for _ in range(n_iter):
         X = side.ask(ask.right, X, share / n_iter)
-    return side.transcript.leading(wanted)
+    return side.leading()
 
 
 def half_steps(
@@ -179,13 +164,13 @@ def half_steps(
     """
     left = _across(across[0]) if across else np.asarray
     right = _across(across[1]) if across else np.asarray
-    forward, backward = _Side(wanted, right, left), _Side(wanted, left, right)
+    forward, backward = Transcript(wanted, right, left), Transcript(wanted, left, right)
     V = orthonormal(right(start))
     U, each = V, share / (2 * n_passes)
     for _ in range(n_passes):
         U = forward.ask(ask.right, V, each)
         V = backward.ask(ask.left, U, each)
-    return forward.transcript.leading(wanted), backward.transcript.leading(wanted)
+    return forward.leading(), backward.leading()
 
 
 def _across(basis: FloatArray) -> Project:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from skdp.answer import Answer
 from skdp.solvers import iterate
 from skdp.solvers.linalg import orthonormal
 from tools.gate import Matrix
@@ -23,7 +24,7 @@ def overlap(A, B):
 def transcript(sent, wanted=1):
     out = iterate.Transcript(wanted)
     for step in sent:
-        out.sent.append(step)
+        out.steps.append(step)
     return out
 
 
@@ -58,15 +59,16 @@ def test_the_posterior_is_the_regression_of_a_matrix_on_its_answers(rng):
     sent = []
     for scale in (1.0, 0.5, 3.0):
         query = rng.standard_normal((6, 2))
-        sent.append(iterate.Sent(query, A @ query + scale * rng.standard_normal((300, 2)), scale))
+        noisy = A @ query + scale * rng.standard_normal((300, 2))
+        sent.append((query, Answer(noisy, scale)))
     known = transcript(sent, wanted=2)
     prior = 0.03 * known.signal()
-    Q, Y = np.hstack([s.query for s in sent]), np.hstack([s.answer for s in sent])
+    Q, Y = (np.hstack(part) for part in zip(*((q, a.value) for q, a in sent), strict=True))
     noise = np.diag(np.repeat([1.0, 0.25, 9.0], 2))
     mean = Y @ np.linalg.inv(prior * Q.T @ Q + noise) @ Q.T * prior
     X = rng.standard_normal((6, 2))
     assert np.allclose(known.times(X), mean @ X)
-    assert abs(known.leading(1)[:, 0] @ np.linalg.svd(mean)[0][:, 0]) == pytest.approx(1.0)
+    assert abs(known.leading()[:, 0] @ np.linalg.svd(mean)[0][:, 0]) == pytest.approx(1.0)
 
 
 def test_without_noise_the_posterior_is_exact_on_what_was_asked(rng):
@@ -74,11 +76,11 @@ def test_without_noise_the_posterior_is_exact_on_what_was_asked(rng):
     queries = [rng.standard_normal((30, 2)) for _ in range(4)]
     queries.append(queries[0])  # a query that repeats
     for scale in (0.0, 1e-9):
-        known = transcript([iterate.Sent(Q, A @ Q, scale) for Q in queries], wanted=2)
+        known = transcript([(Q, Answer(A @ Q, scale)) for Q in queries], wanted=2)
         X = np.hstack(queries[:4]) @ rng.standard_normal((8, 3))
         assert np.allclose(known.times(X), A @ X, atol=1e-5)
         Q = orthonormal(np.hstack(queries[:4]))
-        assert overlap(known.leading(2), np.linalg.svd(A @ Q)[0][:, :2]) > 1 - 1e-8
+        assert overlap(known.leading(), np.linalg.svd(A @ Q)[0][:, :2]) > 1 - 1e-8
         assert known.noise_fraction() < 1e-12
 
 
@@ -87,10 +89,10 @@ def test_the_share_of_the_noise(sigma, share, rng):
     """Of the weakest direction that is wanted: 9, next to a strong one."""
     U = orthonormal(rng.standard_normal((2000, 2)))
     answer = U * [200.0 + sigma, sigma] + 0.1 * rng.standard_normal((2000, 2))
-    found = transcript([iterate.Sent(np.eye(5)[:, :2], answer, 0.1)], wanted=2).noise_fraction()
+    found = transcript([(np.eye(5)[:, :2], Answer(answer, 0.1))], wanted=2).noise_fraction()
     expected = 0.01 / (0.01 + sigma**2 / 2000) if share is None else share
     assert found == pytest.approx(expected, abs=0.06)
-    assert transcript([iterate.Sent(np.eye(5)[:, :2], answer, 0.1)]).noise_fraction() < 0.01
+    assert transcript([(np.eye(5)[:, :2], Answer(answer, 0.1))]).noise_fraction() < 0.01
 
 
 # -- the iterations ----------------------------------------------------------------------------
