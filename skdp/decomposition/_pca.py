@@ -60,9 +60,10 @@ class RowComponentsMixin:
                 centre = _centres.Centre(np.zeros(d), ask.clipped(noise.clip_norm), noise, shares)
             noise, clip_norm, shares = centre.noise, centre.noise.clip_norm, centre.shares
             if whole:
-                share, rows = shares["gram"], centre.rows
-                suited = _base.spectral.suited_rows(rows, 2 * d, share, noise, level)
-                gram, scale = suited[0].gram(share=suited[1])
+                rows, share = _base.spectral.suited_rows(
+                    centre.rows, 2 * d, shares["gram"], noise, level
+                )
+                gram, scale = rows.gram(share=share)
                 moment = postprocess.ReleasedMoment(
                     gram, centre.mean, noise.n, scale, noise.mean_noise_bias
                 )

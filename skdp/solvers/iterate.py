@@ -178,16 +178,6 @@ def _across(basis: FloatArray) -> Project:
     return lambda Y: np.asarray(Y - basis @ (basis.T @ Y))
 
 
-def ritz_values(
-    ask: Any, X: FloatArray, k: int, share: float
-) -> tuple[FloatArray, FloatArray, float]:
-    """Return the k signed Ritz values largest in magnitude, their vectors, and the noise scale."""
-    answer = ask.ritz(X, share=share)  # X'A X plus symmetric noise
-    values, vectors = np.linalg.eigh((answer.value + answer.value.T) / 2)
-    order = np.argsort(-np.abs(values))[:k]
-    return values[order], X @ vectors[:, order], answer.noise_scale
-
-
 # Low-rank fits of a matrix that is seen through noisy products, whatever the law of the noise.
 #
 # Notation as above. A `law` is public: "gaussian", "laplace" (pure differential
@@ -270,7 +260,10 @@ def iterate_symmetric(
     n_iter: int | str,
     project: Project = np.asarray,
 ) -> tuple[FloatArray, FloatArray, float]:
-    """Power iteration on a symmetric matrix, then signed Ritz values: k, vectors, noise."""
+    """Power iteration on a symmetric matrix, then the k signed Ritz values largest in magnitude.
+
+    With them their vectors, and the noise scale.
+    """
     core = _CORE_SHARE[law]
     if law == "exact":
         each = NEGLIGIBLE * share
@@ -282,4 +275,7 @@ def iterate_symmetric(
     else:
         steps = PASSES["power"][law == "laplace"] if isinstance(n_iter, str) else n_iter
         X = symmetric_power(ask, start, steps, (1 - core) * share, wanted=k, project=project)
-    return ritz_values(ask, X, k, core * share)
+    answer = ask.ritz(X, share=core * share)  # X'A X plus symmetric noise
+    values, vectors = np.linalg.eigh((answer.value + answer.value.T) / 2)
+    order = np.argsort(-np.abs(values))[:k]
+    return values[order], X @ vectors[:, order], answer.noise_scale
