@@ -124,46 +124,19 @@ class Transcript:
         return np.asarray(np.linalg.svd(mean, full_matrices=False)[0][:, : self._wanted])
 
 
-def symmetric_power(
-    ask: AsksProducts,
-    start: FloatArray,
-    n_iter: int,
-    share: float,
-    *,
-    wanted: int,
-    project: Project = np.asarray,
-) -> FloatArray:
-    """Return a basis of the leading subspace of a symmetric A, from `n_iter` equal releases.
-
-    `wanted` directions are returned: of more columns all answers tell better than one which
-    lead. `project` is a public linear map (a direction taken out), of queries and answers.
-    """
-    side = Transcript(wanted, project, project)
-    X = project(start)
-    # A start may be what is taken out: a unit vector takes the place of zeros, not of rounding.
-    rounding = np.linalg.norm(X, axis=0) < NEGLIGIBLE * np.linalg.norm(start, axis=0)
-    X = orthonormal(np.where(rounding, 0.0, X))
-    for _ in range(n_iter):
-        X = side.ask(ask.right, X, share / n_iter)
-    return side.leading()
-
-
 def half_steps(
     ask: AsksProducts,
     start: FloatArray,
     n_passes: int,
     share: float,
-    *,
     wanted: int,
-    across: tuple[FloatArray, FloatArray] | None = None,
+    across: tuple[FloatArray, FloatArray],
 ) -> tuple[FloatArray, FloatArray]:
     """Find bases of the leading left and right subspaces of A by 2 `n_passes` releases.
 
-    With ``across=(U, V)``, public with orthonormal columns, the result lies across them
-    (deflation).
+    The result lies across U and V (`across`), public with orthonormal columns: deflation.
     """
-    left = _across(across[0]) if across else np.asarray
-    right = _across(across[1]) if across else np.asarray
+    left, right = map(_across, across)
     forward, backward = Transcript(wanted, right, left), Transcript(wanted, left, right)
     V = orthonormal(right(start))
     U, each = V, share / (2 * n_passes)
@@ -175,7 +148,7 @@ def half_steps(
 
 def _across(basis: FloatArray) -> Project:
     """Return the projection onto what is orthogonal to a public basis."""
-    return lambda Y: np.asarray(Y - basis @ (basis.T @ Y))
+    return (lambda Y: np.asarray(Y - basis @ (basis.T @ Y))) if basis.size else np.asarray
 
 
 # Low-rank fits of a matrix that is seen through noisy products, whatever the law of the noise.
@@ -190,19 +163,32 @@ PASSES = {"power": (16, 8), "alternating": (6, 2), "deflation": (4, 4)}
 
 
 def alternate(
-    ask: Any, start: FloatArray, k: int, share: float, *, law: str, n_iter: int | str
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+    ask: Any, n_rows: int, start: FloatArray, k: int, share: float,
+    *, law: str, n_iter: int | str, one_by_one: bool = False,
+) -> tuple[FloatArray, FloatArray, FloatArray]:  # fmt: skip
     """Alternate A V and A'U, then take the SVD of a noisy core: (U, k singular values, V).
 
-    Values that noise alone would reach are 0.
+    Values that noise alone would reach are 0. Pairs of vectors are found `one_by_one`, each across
+    the ones before, for Laplace noise, which grows with the columns of one answer; Gaussian noise
+    does not. Without noise these are the same pairs.
     """
     core = _CORE_SHARE[law]
     if law == "exact":
         U, V = _exact_pairs(ask, start[:, :k], NEGLIGIBLE * share)
     else:
-        passes = PASSES["alternating"][law == "laplace"] if isinstance(n_iter, str) else n_iter
-        U, V = half_steps(ask, start, passes, (1 - core) * share, wanted=k)
-    return _core_svd(ask, U, V, k, core * share)
+        deflated = one_by_one and k > 1
+        parts = [start[:, [j]] for j in range(k)] if deflated else [start]
+        passes = PASSES["deflation" if deflated else "alternating"][law == "laplace"]
+        passes, each = passes if isinstance(n_iter, str) else n_iter, (1 - core) * share
+        U, V = np.zeros((n_rows, 0)), np.zeros((len(start), 0))
+        for first in parts:
+            wanted = k // len(parts)
+            u, v = half_steps(ask, first, passes, each / len(parts), wanted, across=(U, V))
+            U, V = np.hstack([U, u]), np.hstack([V, v])
+    answer = ask.core(U, V, share=core * share)
+    left, values, right = np.linalg.svd(answer.value)
+    edge = 2 * math.sqrt(len(values)) * answer.noise_scale * largest_of_noise(answer.value.shape)
+    return U @ left[:, :k], (values * (values > edge))[:k], V @ right[:k].T
 
 
 def _exact_pairs(ask: Any, start: FloatArray, each: float) -> tuple[FloatArray, FloatArray]:
@@ -211,34 +197,6 @@ def _exact_pairs(ask: Any, start: FloatArray, each: float) -> tuple[FloatArray, 
 
     V = leading_eigenvectors(multiply, start, start.shape[1])
     return orthonormal(ask.right(V, share=each).value), V
-
-
-def deflate(
-    ask: Any, n_rows: int, starts: FloatArray, k: int, share: float, *, law: str, n_iter: int | str
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """One pair of vectors after the other, each across the ones before: (U, values, V).
-
-    For Laplace noise, which grows with the columns of one answer; Gaussian noise does not.
-    """
-    if k == 1 or law == "exact":  # the same pairs
-        return alternate(ask, starts, k, share, law=law, n_iter=n_iter)
-    U, V = np.zeros((n_rows, 0)), np.zeros((len(starts), 0))
-    passes = PASSES["deflation"][law == "laplace"] if isinstance(n_iter, str) else n_iter
-    core = _CORE_SHARE[law]
-    for j in range(k):
-        part = (1 - core) * share / k
-        u, v = half_steps(ask, starts[:, [j]], passes, part, wanted=1, across=(U, V))
-        U, V = np.hstack([U, u]), np.hstack([V, v])
-    return _core_svd(ask, U, V, k, core * share)
-
-
-def _core_svd(
-    ask: Any, U: FloatArray, V: FloatArray, k: int, share: float
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    answer = ask.core(U, V, share=share)
-    left, values, right = np.linalg.svd(answer.value)
-    edge = 2 * math.sqrt(len(values)) * answer.noise_scale * largest_of_noise(answer.value.shape)
-    return U @ left[:, :k], (values * (values > edge))[:k], V @ right[:k].T
 
 
 def more_columns(session: Any, k: int) -> int:
@@ -262,7 +220,9 @@ def iterate_symmetric(
 ) -> tuple[FloatArray, FloatArray, float]:
     """Power iteration on a symmetric matrix, then the k signed Ritz values largest in magnitude.
 
-    With them their vectors, and the noise scale.
+    With them their vectors, and the noise scale. Of more columns of a start than k all answers tell
+    better than one which lead. `project` is a public linear map (a direction taken out), of queries
+    and answers.
     """
     core = _CORE_SHARE[law]
     if law == "exact":
@@ -274,7 +234,13 @@ def iterate_symmetric(
         X = leading_eigenvectors(multiply, project(start[:, :k]), k)
     else:
         steps = PASSES["power"][law == "laplace"] if isinstance(n_iter, str) else n_iter
-        X = symmetric_power(ask, start, steps, (1 - core) * share, wanted=k, project=project)
+        side, X = Transcript(k, project, project), project(start)
+        # A start may be what is taken out: a unit vector takes the place of zeros, not of rounding.
+        rounding = np.linalg.norm(X, axis=0) < NEGLIGIBLE * np.linalg.norm(start, axis=0)
+        X = orthonormal(np.where(rounding, 0.0, X))
+        for _ in range(steps):
+            X = side.ask(ask.right, X, (1 - core) * share / steps)
+        X = side.leading()
     answer = ask.ritz(X, share=core * share)  # X'A X plus symmetric noise
     values, vectors = np.linalg.eigh((answer.value + answer.value.T) / 2)
     order = np.argsort(-np.abs(values))[:k]

@@ -102,7 +102,8 @@ def test_the_share_of_the_noise(sigma, share, rng):
 def test_queries_are_shortened_as_far_as_answers_are_noise(noise):
     A, _ = symmetric(300, [50.0, 40.0, 30.0], seed=4)
     ask = Matrix(A, noise)
-    X = iterate.symmetric_power(ask, start(300, 5), 8, 1.0, wanted=3)
+    options = {"law": "gaussian", "n_iter": 8}
+    X = iterate.iterate_symmetric(ask, start(300, 5), 3, 1.0, **options)[1]
     assert {query.shape[1] for query in ask.queries} == {5}
     assert X.shape[1] == 3
     longest = [(query**2).sum(axis=1).max() * 300 / query.shape[1] for query in ask.queries]
@@ -117,7 +118,8 @@ def test_slow_spectra_are_resolved_as_noise_vanishes():
     A, _ = symmetric(200, values, seed=1)
 
     def captured(noise):
-        X = iterate.symmetric_power(Matrix(A, noise), start(200, 8), 16, 1.0, wanted=4)
+        options = {"law": "gaussian", "n_iter": 16}
+        X = iterate.iterate_symmetric(Matrix(A, noise), start(200, 8), 4, 1.0, **options)[1]
         return np.sort(np.linalg.eigvalsh(X.T @ A @ A @ X))[-4:].sum() / np.sum(values[:4] ** 2)
 
     found = [captured(noise) for noise in (0.3, 0.03, 1e-4)]
@@ -136,7 +138,8 @@ def test_symmetric_power_across_a_direction(along):
 
     ask = Matrix(A)
     first = 1e-30 * (along * out + (1 - along) * start(60, 1))  # of any length
-    X = iterate.symmetric_power(ask, first, 30, 1.0, wanted=1, project=project)
+    options = {"law": "gaussian", "n_iter": 30, "project": project}
+    X = iterate.iterate_symmetric(ask, first, 1, 1.0, **options)[1]
     assert overlap(X, Q[:, 1:2]) > 1 - 1e-8
     assert abs(out.T @ X).max() < 1e-10
     for query in ask.queries:
@@ -149,7 +152,7 @@ def test_half_steps_across_a_found_pair(rng):
     A, first = (U * [9.0, 5.0, 0.5]) @ V.T, (U[:, :1], V[:, :1])
     for noise in (0.0, 0.01):
         ask = Matrix(A, noise)
-        u, v = iterate.half_steps(ask, start(60, 1), 20, 1.0, wanted=1, across=first)
+        u, v = iterate.half_steps(ask, start(60, 1), 20, 1.0, 1, first)
         assert abs(first[0].T @ u).max() < 1e-10
         assert abs(first[1].T @ v).max() < 1e-10
         assert overlap(v, V[:, 1:2]) > 0.9
