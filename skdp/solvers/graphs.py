@@ -59,10 +59,9 @@ class ScaledGraph(NamedTuple):
         mean = float(np.sqrt(np.mean(self.scale**2)))
         return Answer(self.scale * answer.value, answer.noise_scale * mean)
 
-    def ritz(self, X: FloatArray, *, share: float) -> Answer:
+    def ritz(self, X: FloatArray, *, share: float) -> Any:
         """Return X'S A S X plus symmetric noise."""
-        answer: Answer = self.ask.ritz(self.scale * X, share=share)
-        return answer
+        return self.ask.ritz(self.scale * X, share=share)
 
 
 def embed_across(

@@ -49,6 +49,10 @@ class ItemFilter:
         inward = self.inward[:, 1:].T
         return np.asarray(np.sign(inward) * np.sqrt(np.abs(inward * self.outward)))
 
+    def scores(self, rows: Any) -> FloatArray:
+        """Return the scores of all items (CSR rows over all items)."""
+        return self.scorer()(rows)
+
     def scorer(self, flips: tuple[float, float] = (1.0, 0.0)) -> Callable[[Any], FloatArray]:
         """Return a map from CSR histories to scores of all items, for block after block of rows.
 

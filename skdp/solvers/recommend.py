@@ -212,12 +212,6 @@ def _positive(counts: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(counts, 0.0) + 1e-6 * order)
 
 
-def known_items(counts: Answer, kept: NDArray[np.intp], n_users: float) -> Items:
-    """Return what the counts say of the kept items."""
-    clear = np.maximum(counts.value[kept], 2 * counts.noise_scale or 1e-100)
-    return Items(kept, _positive(counts.value), own_of(clear, n_users), n_users)
-
-
 def fit_filter(
     ask: Any,
     route: Route,
@@ -241,7 +235,8 @@ def fit_filter(
     order, moment, flipped = np.argsort(-counts.value, kind="stable"), None, None
     n_kept, usual = _sized(route, counts.value[order], n_users, rest) if rest else (1, 1)
     kept = np.sort(order[:n_kept])
-    items = known_items(counts, kept, n_users)
+    clear = np.maximum(counts.value[kept], 2 * counts.noise_scale or 1e-100)
+    items = Items(kept, _positive(counts.value), own_of(clear, n_users), n_users)
     if rest and route.name == "one_shot":
         flipped = Flipped(*ask.cells(kept, share=rest))
         moment = history_pairs(flipped.rows, flipped.noise_scale, floor or usual)

@@ -65,17 +65,12 @@ class _Noisy(NamedTuple):
 
     def pairs_of(self, moment: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
         """Return k eigenpairs of a moment in this precision, descending."""
-        unit = _unit_of(moment)
+        # A power of two divides a moment before it is read, as it may be extreme: single precision
+        # overflows, and the tolerance of ARPACK has a floor.
+        power = math.frexp(max(moment.max(), -moment.min()))[1]
+        unit = math.ldexp(1.0, min(max(power, -1000), 1000))
         values, vectors = leading_pairs((moment / unit).astype(self.kind), k, rough=True)
         return unit * values.astype(np.float64), vectors.astype(np.float64)
-
-
-def _unit_of(moment: FloatArray) -> float:
-    """Return a power of two that divides a moment before it is read: it may be extreme.
-
-    Single precision overflows, and the tolerance of ARPACK has a floor.
-    """
-    return math.ldexp(1.0, min(max(math.frexp(max(moment.max(), -moment.min()))[1], -1000), 1000))
 
 
 Candidate = Callable[[_Noisy, int], FloatArray]
