@@ -27,13 +27,6 @@ def released_degrees(ask: AsksProducts, n: int, share: float) -> Answer:
     return Answer(np.asarray(mean + signal * (degrees - mean)), noise)
 
 
-def degree_direction(degrees: FloatArray) -> FloatArray:
-    """Return the unit vector along the degrees: the direction of size, not of structure."""
-    length = float(np.linalg.norm(degrees))
-    n = len(degrees)
-    return degrees / length if length > 0 else np.full(n, 1 / math.sqrt(n))
-
-
 def degree_scale(degrees: Answer, weight: float, spread: float) -> FloatArray:
     """Return 1/sqrt of the noise of each row: of its edges, which is its degree, and released.
 
@@ -81,7 +74,9 @@ def embed_across(
     direction of the degrees, and divides rows by their length.
     """
     scale = degree_scale(degrees, weight, spread)
-    direction = degree_direction(1 / scale if angles else scale * degrees.value)
+    sizes = 1 / scale if angles else scale * degrees.value  # along them lies size, not structure
+    length, flat = float(np.linalg.norm(sizes)), np.full(len(sizes), 1 / math.sqrt(len(sizes)))
+    direction = sizes / length if length > 0 else flat
     across = lambda Y: Y - np.outer(direction, direction @ Y)  # noqa: E731
     values, V = eigenpairs(ScaledGraph(ask, scale[:, None]), across)
     V = fix_signs(V.T).T
