@@ -53,7 +53,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
             source a generator of arrays, one for each block, so that nothing piles up.
         """
         check_is_fitted(self, "components_")
-        return self._projected(X, self._projection())
+        return self._projected(X)
 
     def _transform_each(self, X):
         """Project the rows that were fitted: each from itself alone, bit by bit.
@@ -61,15 +61,13 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
         A private step behind this one is fitted on the result (see `row_products`).
         """
         with config_context(assume_finite=True):  # `fit` has looked
-            return self._projected(X, self._projection(exact=True))
+            return self._projected(X, exact=True)
 
-    def _projected(self, X, project):
-        return mapped(self, X, project, len(self.components_), accept_sparse=("csr", "csc"))
-
-    def _projection(self, *, exact=False):
-        """Return the public map; it holds no reference to the estimator."""
+    def _projected(self, X, *, exact=False):
+        """Project by the public map, which holds no reference to the estimator."""
         scale = self._whitening_scale() if getattr(self, "whiten", False) else None
-        return Projection(self.components_, getattr(self, "mean_", None), scale, exact)
+        project = Projection(self.components_, getattr(self, "mean_", None), scale, exact)
+        return mapped(self, X, project, len(self.components_), accept_sparse=("csr", "csc"))
 
     def _whitening_scale(self):
         scale = np.sqrt(self.explained_variance_)

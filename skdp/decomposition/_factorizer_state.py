@@ -494,15 +494,10 @@ class Running:
         """Who paid."""
         return self.group.session
 
-    @property
-    def rows_seen(self):
-        """How many rows were added."""
-        return self.group.notes["rows_seen"]
-
     def add(self, query, rows=0):
         """Add the sketches of a query (updates, or a block of so many rows)."""
         answers = {sketch.name: query.answer(sketch) for sketch in self.maps}
-        self.group.add(answers, rows_seen=self.rows_seen + rows)
+        self.group.add(answers, rows_seen=self.group.notes["rows_seen"] + rows)
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ class FactorizerStreams(StreamingMixin):
         X = checked(self, X, accept_sparse="csr", reset=before is None)
         if X.shape[1] != n:
             raise ValueError(f"X must have {n} columns, as matrix_shape says. Got {X.shape[1]}.")
-        seen = 0 if before is None else before.rows_seen
+        seen = 0 if before is None else before.group.notes["rows_seen"]
         if seen + X.shape[0] > m:
             raise ValueError(
                 f"matrix_shape={self.matrix_shape} has {m} rows, and {seen} were added. Got "

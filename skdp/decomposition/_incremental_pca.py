@@ -97,7 +97,10 @@ def fitted(answers, facts):
         )
         attributes["var_"] = np.maximum(np.diag(released.scatter) / released.n, 0.0)
     else:
-        attributes = _from_sketch(released, answers, facts)
+        n, Q = released.n, facts["sketch"]
+        Y = released.scatter - n * np.outer(released.mean, released.mean @ Q)
+        total = float(answers["total_variance"].value) - n * float(released.mean @ released.mean)
+        attributes = postprocess.sketch_attributes(Y, Q, released.noise_scale, total, n, k)
         found = int(np.count_nonzero(attributes["singular_values_"]))
     center = _center(facts)
     attributes["mean_"] = released.mean if center is None else center + released.mean
@@ -127,13 +130,6 @@ def _released(answers, facts):
         mean = postprocess.inside_ball(answers["center"].value / n, clip_norm)
     scatter, scale = answers["gram" if "gram" in answers else "sketch"]
     return postprocess.ReleasedMoment(scatter, mean, n, scale)
-
-
-def _from_sketch(released, answers, facts):
-    n, Q = released.n, facts["sketch"]
-    Y = released.scatter - n * np.outer(released.mean, released.mean @ Q)
-    total = float(answers["total_variance"].value) - n * float(released.mean @ released.mean)
-    return postprocess.sketch_attributes(Y, Q, released.noise_scale, total, n, facts["k"])
 
 
 # Principal components of rows that arrive in batches, with differential privacy.

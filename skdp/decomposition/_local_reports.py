@@ -42,96 +42,6 @@ class RandomizedRow:
     privacy_spent: object
 
 
-class _Reporter(BaseDPEstimator):
-    """One release of one row: any two rows in the ball of `clip_norm` look alike."""
-
-    _privacy_units = {"row": ("replace",)}
-    privacy_unit = "row"
-    adjacency = "replace"
-
-    def __init__(self, *, epsilon, delta, clip_norm, sketch_size, sketch_seed, random_state):
-        self.epsilon = epsilon
-        self.delta = delta
-        self.clip_norm = clip_norm
-        self.sketch_size = sketch_size
-        self.sketch_seed = sketch_seed
-        self.random_state = random_state
-
-    @atomic
-    def fit(self, X):
-        check_real(self, "clip_norm", 1e-60, 1e60)
-        check_int(self, "sketch_size", 1, none=True)
-        check_int(self, "sketch_seed", 0, none=True)
-        if (self.sketch_size is None) != (self.sketch_seed is None):
-            raise ValueError("'sketch_size' and 'sketch_seed' come together: the sketch is public.")
-        session = self._open_session()
-        row = advised(self, check_array, X, accept_sparse="csr", dtype=np.float64)
-        if row.shape[0] != 1:
-            raise ValueError(f"a local report is made of one row. Got {row.shape[0]} rows.")
-        unit = SketchUnit("row", "replace", clip_norm=float(self.clip_norm))
-        right = None
-        if self.sketch_size is not None:
-            source, n = SketchSource.of(session, self.sketch_seed), row.shape[1]
-            right = draw_sketch(source, "local", "isometry", n, min(self.sketch_size, n))
-        sketch = SketchMap("report", row.shape, None, right)
-        paid = session.grant(unit.bound(sketch, random=False), 1.0)
-        answer = paid.open(Whole(row, unit).answer(sketch))
-        return self._close_session(session, {"answer_": answer})
-
-
-def randomize_row(
-    row, *, clip_norm, epsilon, delta, sketch_size=None, sketch_seed=None, random_state=None
-):
-    """Return one person's noisy row, with (epsilon, delta)-local differential privacy.
-
-    For any two rows, the reports have nearly the same distribution. The row is scaled down to norm
-    `clip_norm`, so two rows are up to ``2 * clip_norm`` apart. (A guarantee for rows at distance 1
-    only is metric privacy, which is weaker.)
-
-    The noise of one report is about ``8 clip_norm / epsilon`` in *each* value, so no single row can
-    be recovered. Directions that many rows have in common can: `LocalAggregator.components_` needs
-    about ``5 n (noise_scale**2 / lambda_k)**2`` reports for n features, lambda_k the mean square of
-    the rows along the weakest component.
-
-    Parameters
-    ----------
-    row : array-like or sparse matrix of shape (n_features,) or (1, n_features)
-        The private row.
-    clip_norm : float
-        Bound on its norm, the same for everybody.
-    epsilon, delta : float
-        Budget of the report.
-    sketch_size, sketch_seed : int or None, default=None
-        Report this many values of a public sketch instead of the row (a shorter message, more
-        noise: the exact norm of the sketch counts).
-    random_state : None or seed, default=None
-        For tests: a seeded report is not private.
-
-    Returns
-    -------
-    report : RandomizedRow
-
-    Examples
-    --------
-    >>> from skdp.decomposition import LocalAggregator, randomize_row
-    >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> rows = np.outer(rng.choice([-1.0, 1.0], 500), [0.8, 0.6, 0.0])
-    >>> reports = [randomize_row(x, clip_norm=1.0, epsilon=8.0, delta=1e-6) for x in rows]
-    >>> model = LocalAggregator(1).add(reports)
-    >>> bool(abs(model.components_[0] @ [0.8, 0.6, 0.0]) > 0.9)
-    True
-    """
-    reporter = _Reporter(
-        epsilon=epsilon, delta=delta, clip_norm=clip_norm, sketch_size=sketch_size,
-        sketch_seed=sketch_seed, random_state=random_state,
-    )  # fmt: skip
-    row = row if getattr(row, "ndim", 1) == 2 else np.atleast_2d(np.asanyarray(row))
-    reporter.fit(row)
-    values, noise_scale = reporter.answer_
-    return RandomizedRow(values[0], noise_scale, sketch_seed, reporter.privacy_spent_)
-
-
 class LocalRowRandomizer(
     DocLinkMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 ):
@@ -257,6 +167,90 @@ class LocalRowRandomizer(
         tags.input_tags.sparse = True
         tags.non_deterministic = True
         return tags
+
+
+class _Reporter(BaseDPEstimator):
+    """One release of one row: any two rows in the ball of `clip_norm` look alike."""
+
+    _privacy_units = {"row": ("replace",)}
+    privacy_unit = "row"
+    adjacency = "replace"
+
+    __init__ = LocalRowRandomizer.__init__  # of the same parameters
+
+    @atomic
+    def fit(self, X):
+        check_real(self, "clip_norm", 1e-60, 1e60)
+        check_int(self, "sketch_size", 1, none=True)
+        check_int(self, "sketch_seed", 0, none=True)
+        if (self.sketch_size is None) != (self.sketch_seed is None):
+            raise ValueError("'sketch_size' and 'sketch_seed' come together: the sketch is public.")
+        session = self._open_session()
+        row = advised(self, check_array, X, accept_sparse="csr", dtype=np.float64)
+        if row.shape[0] != 1:
+            raise ValueError(f"a local report is made of one row. Got {row.shape[0]} rows.")
+        unit = SketchUnit("row", "replace", clip_norm=float(self.clip_norm))
+        right = None
+        if self.sketch_size is not None:
+            source, n = SketchSource.of(session, self.sketch_seed), row.shape[1]
+            right = draw_sketch(source, "local", "isometry", n, min(self.sketch_size, n))
+        sketch = SketchMap("report", row.shape, None, right)
+        paid = session.grant(unit.bound(sketch, random=False), 1.0)
+        answer = paid.open(Whole(row, unit).answer(sketch))
+        return self._close_session(session, {"answer_": answer})
+
+
+def randomize_row(
+    row, *, clip_norm, epsilon, delta, sketch_size=None, sketch_seed=None, random_state=None
+):
+    """Return one person's noisy row, with (epsilon, delta)-local differential privacy.
+
+    For any two rows, the reports have nearly the same distribution. The row is scaled down to norm
+    `clip_norm`, so two rows are up to ``2 * clip_norm`` apart. (A guarantee for rows at distance 1
+    only is metric privacy, which is weaker.)
+
+    The noise of one report is about ``8 clip_norm / epsilon`` in *each* value, so no single row can
+    be recovered. Directions that many rows have in common can: `LocalAggregator.components_` needs
+    about ``5 n (noise_scale**2 / lambda_k)**2`` reports for n features, lambda_k the mean square of
+    the rows along the weakest component.
+
+    Parameters
+    ----------
+    row : array-like or sparse matrix of shape (n_features,) or (1, n_features)
+        The private row.
+    clip_norm : float
+        Bound on its norm, the same for everybody.
+    epsilon, delta : float
+        Budget of the report.
+    sketch_size, sketch_seed : int or None, default=None
+        Report this many values of a public sketch instead of the row (a shorter message, more
+        noise: the exact norm of the sketch counts).
+    random_state : None or seed, default=None
+        For tests: a seeded report is not private.
+
+    Returns
+    -------
+    report : RandomizedRow
+
+    Examples
+    --------
+    >>> from skdp.decomposition import LocalAggregator, randomize_row
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> rows = np.outer(rng.choice([-1.0, 1.0], 500), [0.8, 0.6, 0.0])
+    >>> reports = [randomize_row(x, clip_norm=1.0, epsilon=8.0, delta=1e-6) for x in rows]
+    >>> model = LocalAggregator(1).add(reports)
+    >>> bool(abs(model.components_[0] @ [0.8, 0.6, 0.0]) > 0.9)
+    True
+    """
+    reporter = _Reporter(
+        epsilon=epsilon, delta=delta, clip_norm=clip_norm, sketch_size=sketch_size,
+        sketch_seed=sketch_seed, random_state=random_state,
+    )  # fmt: skip
+    row = row if getattr(row, "ndim", 1) == 2 else np.atleast_2d(np.asanyarray(row))
+    reporter.fit(row)
+    values, noise_scale = reporter.answer_
+    return RandomizedRow(values[0], noise_scale, sketch_seed, reporter.privacy_spent_)
 
 
 class LocalAggregator:

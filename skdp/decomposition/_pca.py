@@ -40,7 +40,7 @@ class RowComponentsMixin:
         n = query.n_rows if self._total_is_public() else None
         # Releases: clip norm, count, mean, and the moment about it or its leading subspace.
         whole = self._wants_spectrum(d)
-        level = _base.SPECTRUM_LEVEL if whole else _base.spectral.DIRECTION_LEVEL
+        level = _base.SPECTRUM_LEVEL if whole else spectral.DIRECTION_LEVEL
         clip_norm = _base.row_clip_norm(
             self, session, ask, shares["clip_norm"], d, level=level, near=near
         )
@@ -60,9 +60,8 @@ class RowComponentsMixin:
                 centre = _centres.Centre(np.zeros(d), ask.clipped(noise.clip_norm), noise, shares)
             noise, clip_norm, shares = centre.noise, centre.noise.clip_norm, centre.shares
             if whole:
-                share, rows = shares["gram"], centre.rows
-                suited = _base.spectral.suited_rows(rows, 2 * d, share, noise, level)
-                gram, scale = suited[0].gram(share=suited[1])
+                rows, share = spectral.suited_rows(centre.rows, 2 * d, shares["gram"], noise, level)
+                gram, scale = rows.gram(share=share)
                 moment = postprocess.ReleasedMoment(
                     gram, centre.mean, noise.n, scale, noise.mean_noise_bias
                 )

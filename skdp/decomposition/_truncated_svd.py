@@ -253,7 +253,7 @@ class DPTruncatedSVD(
         self._check_parameters()
         self._checked_session()  # what is wrong with the budget is said before the shape
         options = {"accept_sparse": ("csr", "csc"), "ensure_min_features": 2}
-        if self._by_rows:
+        if self._protects.by_rows:
             X = self._checked_rows(X, groups, **options)
         else:
             self._check_given(groups)
@@ -267,7 +267,7 @@ class DPTruncatedSVD(
 
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
-        if self._by_rows:
+        if self._protects.by_rows:
             X = row_source(X)
             public = self.adjacency == "replace" and not self._by_group
             self._check_shape(X.n_rows() if public else math.inf, X.n_features)
@@ -305,13 +305,12 @@ class DPTruncatedSVD(
     _offers_pure_dp, _budget_kinds = _unit_fits.pure_units, _unit_fits.budget_kinds
 
     def _is_pure(self, X):
-        flips = not self._by_rows and not _unit_fits.whole_at_once(self._protects)
+        flips = not self._protects.by_rows and not _unit_fits.whole_at_once(self._protects)
         return flips and _unit_fits.unit_route(self, X.shape)[0] in ("one_shot", "sums", "auto")
 
     def _check_parameters(self):
         self._check_unit()
         _validation.check_int(self, "n_components", 1)
-        row = self._by_rows
         _validation.check_option(
             self, "algorithm", _unit_fits.UNIT_SOLVERS.get(self.privacy_unit, _ROW_SOLVERS)
         )
@@ -333,7 +332,7 @@ class DPTruncatedSVD(
                 f"unit_bound=(0, high). Got {self.unit_bound!r}."
             )
         check_used(self)
-        if not row and self.budget_split != "auto":
+        if not self._protects.by_rows and self.budget_split != "auto":
             raise ValueError(
                 "The 'budget_split' parameter of DPTruncatedSVD must be 'auto' unless "
                 f"privacy_unit='row' or 'group'. Got {self.budget_split!r} instead."
@@ -354,11 +353,6 @@ class DPTruncatedSVD(
         if route != "screened":  # which releases them on its way
             shares |= {"row_sum": 0.02} if sparse else {"center": 0.08}
         return _base.with_learnt(shares)
-
-    @property
-    def _by_rows(self):
-        """Whether rows are clipped, or persons, and not entries."""
-        return self._protects.by_rows
 
     # -- units -----------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from skdp.privacy.ledger.scope import around
 from skdp.queries.entries import EntryQuery, EntryRowQuery, NormQuery, moment_change
 from skdp.queries.interactions import InteractionQuery, gram_change
 from skdp.solvers import one_shot, spectral
-from skdp.solvers.iterate import PASSES, alternate, deflate, iterate_symmetric, more_columns
+from skdp.solvers.iterate import PASSES, alternate, iterate_symmetric, more_columns
 from skdp.solvers.linalg import detection_limit, shrunk, symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.postprocess import svd_variances, user_level_mu
 from skdp.theory import _subspaces
@@ -104,7 +104,7 @@ def fit_interactions(estimator, session, X, route):
         route, extra["algorithm_reason_"] = _moment_route(estimator, session, X.shape, floor)[:2]
     if route == "one_shot":
         cells = session.ask(query).cells(share=session.left(session.budget.kind))
-        squares, V, total, sums, noise = one_shot.normalised_pairs(*cells, floor, k)
+        squares, V, total, (sums, noise) = one_shot.normalised_pairs(*cells, floor, k)
     else:
         ask = session.ask(query.floored(floor))
         paid = _SHARES["degree"] * (learnt and not session.open)
@@ -393,10 +393,8 @@ def _iterated_triplets(estimator, session, ask, unit, shape, route):
     ones = unit.low >= 0 and not one_by_one
     usual = more_columns(session, k) if unit.kind.symmetric else 0
     start = _start(estimator, session, n, min(shape), usual, ones_first=ones)
-    if one_by_one:
-        return deflate(ask, m, start, k, rest, law=session.law, n_iter=estimator.n_iter)
-    if not unit.kind.symmetric:
-        return alternate(ask, start, k, rest, **options)
+    if one_by_one or not unit.kind.symmetric:
+        return alternate(ask, m, start, k, rest, one_by_one=one_by_one, **options)
     values, V, noise = iterate_symmetric(ask, start, k, rest, **options)
     clear = np.abs(values) > detection_limit(symmetric_noise_edge(noise, k), k)
     U, sizes, V = _of_pairs(values, V)

@@ -356,7 +356,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         rest = lambda ask, across: eigenpairs(ask, share - part, across, False)  # noqa: E731
         angles = self.normalization == "laplacian"
         values, embedding = embed_across(ask, released, alpha, rest, spread, angles=angles)
-        return {"embedding_": embedding, "eigenvalues_": values, "degrees_": released.values}
+        return {"embedding_": embedding, "eigenvalues_": values, "degrees_": released.value}
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

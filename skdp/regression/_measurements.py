@@ -78,7 +78,7 @@ class BiasStage(NamedTuple):
         """Spend the budget of the matrix on better biases, and return a zero matrix."""
         self.means.release(ask, self.facts.init + self.facts.gradients)
         shape, rank = self.facts.shape, self.facts.rank
-        return zero_fit(shape, rank, _TOO_FEW, noise_sd=self.means.sd)
+        return zero_fit(shape, rank, _TOO_FEW)._replace(noise_sd=self.means.sd)
 
 
 def first_means(ask, facts, design, centre):

@@ -17,65 +17,49 @@ _LEAST = 0.1  # of a component: it is never replaced altogether
 _FEWEST = 0.25  # of the mean degree: a node counts as if it had no fewer edges
 
 
-class Degrees(NamedTuple):
-    """Released degrees A 1, shrunk to their mean as far as they are noise."""
-
-    values: FloatArray
-    noise_scale: float
-
-
-def released_degrees(ask: AsksProducts, n: int, share: float) -> Degrees:
+def released_degrees(ask: AsksProducts, n: int, share: float) -> Answer:
     """Release the degrees A 1, shrunk to their mean as far as they are noise."""
     answer = ask.right(np.full((n, 1), 1 / math.sqrt(n)), share=share)
     degrees = answer.value[:, 0] * math.sqrt(n)
     noise = answer.noise_scale * math.sqrt(n)
     mean, variance = float(degrees.mean()), float(degrees.var())
     signal = max(0.0, 1 - noise**2 / variance) if variance > 0 else 0.0
-    return Degrees(np.asarray(mean + signal * (degrees - mean)), noise)
+    return Answer(np.asarray(mean + signal * (degrees - mean)), noise)
 
 
-def degree_direction(degrees: FloatArray) -> FloatArray:
-    """Return the unit vector along the degrees: the direction of size, not of structure."""
-    length = float(np.linalg.norm(degrees))
-    n = len(degrees)
-    return degrees / length if length > 0 else np.full(n, 1 / math.sqrt(n))
-
-
-def degree_scale(degrees: Degrees, weight: float, spread: float) -> FloatArray:
+def degree_scale(degrees: Answer, weight: float, spread: float) -> FloatArray:
     """Return 1/sqrt of the noise of each row: of its edges, which is its degree, and released.
 
     `weight` is that of an edge. The noise of eigenvectors is `spread` times the variance of the
     released degrees; 0 if all is released, so that decompositions are free. Squares of scales have
     mean one: eigenvalues keep their units.
     """
-    mean = max(float(degrees.values.mean()), weight)
-    own = weight * np.maximum(degrees.values, _FEWEST * mean)
+    mean = max(float(degrees.value.mean()), weight)
+    own = weight * np.maximum(degrees.value, _FEWEST * mean)
     scale = 1 / np.sqrt(own + (spread or 1.0) * degrees.noise_scale**2)
     return np.asarray(scale / math.sqrt(np.mean(scale**2)))
 
 
-class ScaledGraph:
+class ScaledGraph(NamedTuple):
     """Products with S A S for a public diagonal S: the query is sent as S X, the answer scaled."""
 
-    def __init__(self, ask: AsksProducts, scale: FloatArray) -> None:
-        self._ask = ask
-        self._scale = scale[:, None]
+    ask: Any
+    scale: FloatArray  # of shape (n, 1)
 
     def right(self, X: FloatArray, *, share: float) -> Answer:
         """Return S A S X plus noise (of scale S s: its average is reported)."""
-        answer = self._ask.right(self._scale * X, share=share)
-        mean = float(np.sqrt(np.mean(self._scale**2)))
-        return Answer(self._scale * answer.value, answer.noise_scale * mean)
+        answer = self.ask.right(self.scale * X, share=share)
+        mean = float(np.sqrt(np.mean(self.scale**2)))
+        return Answer(self.scale * answer.value, answer.noise_scale * mean)
 
-    def ritz(self, X: FloatArray, *, share: float) -> Answer:
+    def ritz(self, X: FloatArray, *, share: float) -> Any:
         """Return X'S A S X plus symmetric noise."""
-        answer: Answer = self._ask.ritz(self._scale * X, share=share)  # type: ignore[attr-defined]
-        return answer
+        return self.ask.ritz(self.scale * X, share=share)
 
 
 def embed_across(
     ask: AsksProducts,
-    degrees: Degrees,
+    degrees: Answer,
     weight: float,
     eigenpairs: Callable[..., Any],
     spread: float,
@@ -90,18 +74,20 @@ def embed_across(
     direction of the degrees, and divides rows by their length.
     """
     scale = degree_scale(degrees, weight, spread)
-    direction = degree_direction(1 / scale if angles else scale * degrees.values)
+    sizes = 1 / scale if angles else scale * degrees.value  # along them lies size, not structure
+    length, flat = float(np.linalg.norm(sizes)), np.full(len(sizes), 1 / math.sqrt(len(sizes)))
+    direction = sizes / length if length > 0 else flat
     across = lambda Y: Y - np.outer(direction, direction @ Y)  # noqa: E731
-    values, V = eigenpairs(ScaledGraph(ask, scale), across)
+    values, V = eigenpairs(ScaledGraph(ask, scale[:, None]), across)
     V = fix_signs(V.T).T
     if angles:  # nodes of one group differ in degree far more than in angle
         lengths = np.hypot(direction, np.linalg.norm(V, axis=1))
         return values, V / np.maximum(lengths, NEGLIGIBLE)[:, None]
     variance = (spread or 1.0) * degrees.noise_scale**2
-    own, noise = (_noise_strength(degrees.values, weight, scale, v) for v in (0.0, variance))
-    seen, chance = _seen(values, own, noise), weight * float(degrees.values.mean())
+    own, noise = (_noise_strength(degrees.value, weight, scale, v) for v in (0.0, variance))
+    seen, chance = _seen(values, own, noise), weight * float(degrees.value.mean())
     error = math.sqrt(2 / len(V)) * (chance + degrees.noise_scale**2)  # of their variance
-    if seen.max() <= _LEAST and degrees.values.var() > chance + CLEAR * error:
+    if seen.max() <= _LEAST and degrees.value.var() > chance + CLEAR * error:
         V[:, 0], seen[0] = direction, 1.0  # unequal degrees are all that is known
     return values, _adjusted_by_degrees(V, direction, seen)
 

@@ -19,22 +19,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from skdp._limits import NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
 from skdp.solvers.linalg import largest_of_noise, leading_eigenvectors, orthonormal
-
-
-class Sent(NamedTuple):
-    """One step of a transcript: query, answer, noise scale."""
-
-    query: FloatArray
-    answer: FloatArray
-    noise_scale: float
-
 
 _PRIOR = 0.03  # of the signal in the last answer: what was asked for besides is weaker
 # Of the variance of the noise, where no signal is seen: at 1e-12 one graph of four is lost.
@@ -72,59 +63,14 @@ class Transcript:
     Parameters
     ----------
     wanted : int
-        Number of directions that the signal is judged by.
+        Number of directions that are wanted, and that the signal is judged by.
+    sent, seen : callable
+        Public linear maps (directions taken out) of what is sent, and of its answers.
     """
 
-    def __init__(self, wanted: int) -> None:
-        self.sent: list[Sent] = []
-        self._wanted = wanted
-
-    def signal(self) -> float:
-        """Return the variance of an entry of the last answer beyond its noise.
-
-        Of one direction, the weakest that is wanted; directions of pure noise reach the edge that
-        is taken off.
-        """
-        answer, scale = self.sent[-1].answer, self.sent[-1].noise_scale
-        m, p = answer.shape
-        powers = np.linalg.eigvalsh(answer.T @ answer)[::-1] / m
-        edge = (scale * (1 + math.sqrt(p / m))) ** 2
-        return max(float(powers[min(self._wanted, p) - 1]) - edge, 0.0)
-
-    def noise_fraction(self) -> float:
-        """Return the share of the noise in the last answer: 1 where nothing else is seen."""
-        noise = self.sent[-1].noise_scale ** 2
-        return noise / (noise + self.signal()) if noise > 0 else 0.0
-
-    def _posterior(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return queries Q, answers, and Q'Q + diag(s^2)/t."""
-        Q = np.hstack([step.query for step in self.sent])
-        noise = np.concatenate([np.full(s.query.shape[1], s.noise_scale**2) for s in self.sent])
-        ridge = noise / max(_PRIOR * self.signal(), _LEAST * float(noise.min()), 1e-300)
-        gram = Q.T @ Q
-        rounding = 1e-13 * max(float(np.trace(gram)), 1e-300)  # of queries that repeat each other
-        gram += np.diag(ridge + rounding)
-        return Q, np.hstack([step.answer for step in self.sent]), gram
-
-    def times(self, X: FloatArray) -> FloatArray:
-        """Return the posterior mean of A X."""
-        Q, answers, gram = self._posterior()
-        return np.asarray(answers @ np.linalg.solve(gram, Q.T @ X))
-
-    def leading(self, p: int) -> FloatArray:
-        """Return the p leading left singular vectors of the posterior mean of A."""
-        Q, answers, gram = self._posterior()
-        R: FloatArray = np.linalg.qr(Q)[1]
-        mean = answers @ np.linalg.solve(gram, R.T)
-        return np.asarray(np.linalg.svd(mean, full_matrices=False)[0][:, :p])
-
-
-class _Side:
-    """One side of an iteration: the iterate that is sent, and the answers to it."""
-
-    def __init__(self, wanted: int, sent: Project, seen: Project) -> None:
-        self.transcript = Transcript(wanted)
-        self._sent, self._seen = sent, seen
+    def __init__(self, wanted: int, sent: Project = np.asarray, seen: Project = np.asarray) -> None:
+        self.steps: list[tuple[FloatArray, Answer]] = []
+        self._wanted, self._sent, self._seen = wanted, sent, seen
         self._noise = 1.0
 
     def ask(self, product: Callable[..., Answer], X: FloatArray, share: float) -> FloatArray:
@@ -134,33 +80,48 @@ class _Side:
         """
         Q = self._sent(shorten_rows(X, _SHORTEN / math.sqrt(max(self._noise, 1e-15))))
         answer = product(Q, share=share)
-        self.transcript.sent.append(Sent(Q, self._seen(answer.value), answer.noise_scale))
-        self._noise = self.transcript.noise_fraction()
-        return orthonormal(self._seen(self.transcript.times(X)))
+        self.steps.append((Q, answer._replace(value=self._seen(answer.value))))
+        self._noise = self.noise_fraction()
+        return orthonormal(self._seen(self.times(X)))
 
+    def signal(self) -> float:
+        """Return the variance of an entry of the last answer beyond its noise.
 
-def symmetric_power(
-    ask: AsksProducts,
-    start: FloatArray,
-    n_iter: int,
-    share: float,
-    *,
-    wanted: int,
-    project: Project = np.asarray,
-) -> FloatArray:
-    """Return a basis of the leading subspace of a symmetric A, from `n_iter` equal releases.
+        Of one direction, the weakest that is wanted; directions of pure noise reach the edge that
+        is taken off.
+        """
+        answer, scale = self.steps[-1][1]
+        m, p = answer.shape
+        powers = np.linalg.eigvalsh(answer.T @ answer)[::-1] / m
+        edge = (scale * (1 + math.sqrt(p / m))) ** 2
+        return max(float(powers[min(self._wanted, p) - 1]) - edge, 0.0)
 
-    `wanted` directions are returned: of more columns all answers tell better than one which
-    lead. `project` is a public linear map (a direction taken out), of queries and answers.
-    """
-    side = _Side(wanted, project, project)
-    X = project(start)
-    # A start may be what is taken out: a unit vector takes the place of zeros, not of rounding.
-    rounding = np.linalg.norm(X, axis=0) < NEGLIGIBLE * np.linalg.norm(start, axis=0)
-    X = orthonormal(np.where(rounding, 0.0, X))
-    for _ in range(n_iter):
-        X = side.ask(ask.right, X, share / n_iter)
-    return side.transcript.leading(wanted)
+    def noise_fraction(self) -> float:
+        """Return the share of the noise in the last answer: 1 where nothing else is seen."""
+        noise = self.steps[-1][1].noise_scale ** 2
+        return noise / (noise + self.signal()) if noise > 0 else 0.0
+
+    def _posterior(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return queries Q, answers, and Q'Q + diag(s^2)/t."""
+        Q = np.hstack([query for query, _ in self.steps])
+        noise = np.concatenate([np.full(q.shape[1], a.noise_scale**2) for q, a in self.steps])
+        ridge = noise / max(_PRIOR * self.signal(), _LEAST * float(noise.min()), 1e-300)
+        gram = Q.T @ Q
+        rounding = 1e-13 * max(float(np.trace(gram)), 1e-300)  # of queries that repeat each other
+        gram += np.diag(ridge + rounding)
+        return Q, np.hstack([answer.value for _, answer in self.steps]), gram
+
+    def times(self, X: FloatArray) -> FloatArray:
+        """Return the posterior mean of A X."""
+        Q, answers, gram = self._posterior()
+        return np.asarray(answers @ np.linalg.solve(gram, Q.T @ X))
+
+    def leading(self) -> FloatArray:
+        """Return the wanted leading left singular vectors of the posterior mean of A."""
+        Q, answers, gram = self._posterior()
+        R: FloatArray = np.linalg.qr(Q)[1]
+        mean = answers @ np.linalg.solve(gram, R.T)
+        return np.asarray(np.linalg.svd(mean, full_matrices=False)[0][:, : self._wanted])
 
 
 def half_steps(
@@ -168,39 +129,26 @@ def half_steps(
     start: FloatArray,
     n_passes: int,
     share: float,
-    *,
     wanted: int,
-    across: tuple[FloatArray, FloatArray] | None = None,
+    across: tuple[FloatArray, FloatArray],
 ) -> tuple[FloatArray, FloatArray]:
     """Find bases of the leading left and right subspaces of A by 2 `n_passes` releases.
 
-    With ``across=(U, V)``, public with orthonormal columns, the result lies across them
-    (deflation).
+    The result lies across U and V (`across`), public with orthonormal columns: deflation.
     """
-    left = _across(across[0]) if across else np.asarray
-    right = _across(across[1]) if across else np.asarray
-    forward, backward = _Side(wanted, right, left), _Side(wanted, left, right)
+    left, right = map(_across, across)
+    forward, backward = Transcript(wanted, right, left), Transcript(wanted, left, right)
     V = orthonormal(right(start))
     U, each = V, share / (2 * n_passes)
     for _ in range(n_passes):
         U = forward.ask(ask.right, V, each)
         V = backward.ask(ask.left, U, each)
-    return forward.transcript.leading(wanted), backward.transcript.leading(wanted)
+    return forward.leading(), backward.leading()
 
 
 def _across(basis: FloatArray) -> Project:
     """Return the projection onto what is orthogonal to a public basis."""
-    return lambda Y: np.asarray(Y - basis @ (basis.T @ Y))
-
-
-def ritz_values(
-    ask: Any, X: FloatArray, k: int, share: float
-) -> tuple[FloatArray, FloatArray, float]:
-    """Return the k signed Ritz values largest in magnitude, their vectors, and the noise scale."""
-    answer = ask.ritz(X, share=share)  # X'A X plus symmetric noise
-    values, vectors = np.linalg.eigh((answer.value + answer.value.T) / 2)
-    order = np.argsort(-np.abs(values))[:k]
-    return values[order], X @ vectors[:, order], answer.noise_scale
+    return (lambda Y: np.asarray(Y - basis @ (basis.T @ Y))) if basis.size else np.asarray
 
 
 # Low-rank fits of a matrix that is seen through noisy products, whatever the law of the noise.
@@ -215,19 +163,32 @@ PASSES = {"power": (16, 8), "alternating": (6, 2), "deflation": (4, 4)}
 
 
 def alternate(
-    ask: Any, start: FloatArray, k: int, share: float, *, law: str, n_iter: int | str
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+    ask: Any, n_rows: int, start: FloatArray, k: int, share: float,
+    *, law: str, n_iter: int | str, one_by_one: bool = False,
+) -> tuple[FloatArray, FloatArray, FloatArray]:  # fmt: skip
     """Alternate A V and A'U, then take the SVD of a noisy core: (U, k singular values, V).
 
-    Values that noise alone would reach are 0.
+    Values that noise alone would reach are 0. Pairs of vectors are found `one_by_one`, each across
+    the ones before, for Laplace noise, which grows with the columns of one answer; Gaussian noise
+    does not. Without noise these are the same pairs.
     """
     core = _CORE_SHARE[law]
     if law == "exact":
         U, V = _exact_pairs(ask, start[:, :k], NEGLIGIBLE * share)
     else:
-        passes = PASSES["alternating"][law == "laplace"] if isinstance(n_iter, str) else n_iter
-        U, V = half_steps(ask, start, passes, (1 - core) * share, wanted=k)
-    return _core_svd(ask, U, V, k, core * share)
+        deflated = one_by_one and k > 1
+        parts = [start[:, [j]] for j in range(k)] if deflated else [start]
+        passes = PASSES["deflation" if deflated else "alternating"][law == "laplace"]
+        passes, each = passes if isinstance(n_iter, str) else n_iter, (1 - core) * share
+        U, V = np.zeros((n_rows, 0)), np.zeros((len(start), 0))
+        for first in parts:
+            wanted = k // len(parts)
+            u, v = half_steps(ask, first, passes, each / len(parts), wanted, across=(U, V))
+            U, V = np.hstack([U, u]), np.hstack([V, v])
+    answer = ask.core(U, V, share=core * share)
+    left, values, right = np.linalg.svd(answer.value)
+    edge = 2 * math.sqrt(len(values)) * answer.noise_scale * largest_of_noise(answer.value.shape)
+    return U @ left[:, :k], (values * (values > edge))[:k], V @ right[:k].T
 
 
 def _exact_pairs(ask: Any, start: FloatArray, each: float) -> tuple[FloatArray, FloatArray]:
@@ -236,34 +197,6 @@ def _exact_pairs(ask: Any, start: FloatArray, each: float) -> tuple[FloatArray, 
 
     V = leading_eigenvectors(multiply, start, start.shape[1])
     return orthonormal(ask.right(V, share=each).value), V
-
-
-def deflate(
-    ask: Any, n_rows: int, starts: FloatArray, k: int, share: float, *, law: str, n_iter: int | str
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """One pair of vectors after the other, each across the ones before: (U, values, V).
-
-    For Laplace noise, which grows with the columns of one answer; Gaussian noise does not.
-    """
-    if k == 1 or law == "exact":  # the same pairs
-        return alternate(ask, starts, k, share, law=law, n_iter=n_iter)
-    U, V = np.zeros((n_rows, 0)), np.zeros((len(starts), 0))
-    passes = PASSES["deflation"][law == "laplace"] if isinstance(n_iter, str) else n_iter
-    core = _CORE_SHARE[law]
-    for j in range(k):
-        part = (1 - core) * share / k
-        u, v = half_steps(ask, starts[:, [j]], passes, part, wanted=1, across=(U, V))
-        U, V = np.hstack([U, u]), np.hstack([V, v])
-    return _core_svd(ask, U, V, k, core * share)
-
-
-def _core_svd(
-    ask: Any, U: FloatArray, V: FloatArray, k: int, share: float
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    answer = ask.core(U, V, share=share)
-    left, values, right = np.linalg.svd(answer.value)
-    edge = 2 * math.sqrt(len(values)) * answer.noise_scale * largest_of_noise(answer.value.shape)
-    return U @ left[:, :k], (values * (values > edge))[:k], V @ right[:k].T
 
 
 def more_columns(session: Any, k: int) -> int:
@@ -285,7 +218,12 @@ def iterate_symmetric(
     n_iter: int | str,
     project: Project = np.asarray,
 ) -> tuple[FloatArray, FloatArray, float]:
-    """Power iteration on a symmetric matrix, then signed Ritz values: k, vectors, noise."""
+    """Power iteration on a symmetric matrix, then the k signed Ritz values largest in magnitude.
+
+    With them their vectors, and the noise scale. Of more columns of a start than k all answers tell
+    better than one which lead. `project` is a public linear map (a direction taken out), of queries
+    and answers.
+    """
     core = _CORE_SHARE[law]
     if law == "exact":
         each = NEGLIGIBLE * share
@@ -296,5 +234,14 @@ def iterate_symmetric(
         X = leading_eigenvectors(multiply, project(start[:, :k]), k)
     else:
         steps = PASSES["power"][law == "laplace"] if isinstance(n_iter, str) else n_iter
-        X = symmetric_power(ask, start, steps, (1 - core) * share, wanted=k, project=project)
-    return ritz_values(ask, X, k, core * share)
+        side, X = Transcript(k, project, project), project(start)
+        # A start may be what is taken out: a unit vector takes the place of zeros, not of rounding.
+        rounding = np.linalg.norm(X, axis=0) < NEGLIGIBLE * np.linalg.norm(start, axis=0)
+        X = orthonormal(np.where(rounding, 0.0, X))
+        for _ in range(steps):
+            X = side.ask(ask.right, X, (1 - core) * share / steps)
+        X = side.leading()
+    answer = ask.ritz(X, share=core * share)  # X'A X plus symmetric noise
+    values, vectors = np.linalg.eigh((answer.value + answer.value.T) / 2)
+    order = np.argsort(-np.abs(values))[:k]
+    return values[order], X @ vectors[:, order], answer.noise_scale

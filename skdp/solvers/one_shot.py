@@ -106,35 +106,18 @@ def history_pairs(Y: Any, noise_scale: float, floor: float) -> linalg.PairMoment
     return linalg.PairMoment(off, shrink, edge)
 
 
-class NormalisedPairs(NamedTuple):
-    """The k leading eigenpairs of the moment of normalised rows, and what goes with them.
-
-    Attributes
-    ----------
-    squares : ndarray of shape (k,)
-        Eigenvalues without the noise, descending; 0 inside its edge.
-    vectors : ndarray of shape (n, k)
-    total : float
-        Sum of the squared lengths of the rows.
-    sums : ndarray of shape (n,)
-        Sums of the rows, with noise of deviation `noise_scale`.
-    noise_scale : float
-    """
-
-    squares: FloatArray
-    vectors: FloatArray
-    total: float
-    sums: FloatArray
-    noise_scale: float
-
-
 def mean_degree(number: float, n_rows: int) -> int:
     """Return the mean number of ones of a row, at least 1, from a released number of all ones."""
     return max(1, round(number / n_rows))
 
 
-def normalised_pairs(Y: Any, noise_scale: float, floor: int | None, k: int) -> NormalisedPairs:
+def normalised_pairs(
+    Y: Any, noise_scale: float, floor: int | None, k: int
+) -> tuple[FloatArray, FloatArray, float, Answer]:
     """Return the k leading eigenpairs of the rows of B over sqrt(max(degree, floor)).
+
+    Eigenvalues are without the noise, descending; 0 inside its edge. With them go the sum of the
+    squared lengths of these rows, and the sums of the rows.
 
     Without a floor it is the mean degree. A dense moment is read as one with Gaussian noise is: by
     the subspace that thinning likes best. Flips of some users are independent of those of others,
@@ -163,7 +146,7 @@ def normalised_pairs(Y: Any, noise_scale: float, floor: int | None, k: int) -> N
     squares = np.concatenate([found, np.zeros(k - len(found))])
     total = max(float(moment.diagonal.sum()) / floor, float(squares.sum()))
     noise = math.sqrt(moment.rows * moment.variance / floor)
-    return NormalisedPairs(squares, pairs[1][:, :k], total, moment.sums, noise)
+    return squares, pairs[1][:, :k], total, Answer(moment.sums, noise)
 
 
 def _weighted_moment(Y: Any, noise_scale: float, floor: float) -> _Moment:

@@ -102,10 +102,18 @@ class AsksUsers(Protocol):
 # -- what users send -------------------------------------------------------------------------------
 
 
-class GramMessage(ABC):
-    """Factors F (users, p, width) of a batch; the unit matrix of F'F is what a user adds."""
+class Message(ABC):
+    """A public function of a batch of users, one row for each; and how its answers are asked."""
 
     name: ClassVar[str]
+
+    @abstractmethod
+    def __call__(self, batch: Any) -> FloatArray:
+        """Return what the users send."""
+
+
+class GramMessage(Message):
+    """Factors F (users, p, width) of a batch; the unit matrix of F'F is what a user adds."""
 
     d: int
 
@@ -114,46 +122,22 @@ class GramMessage(ABC):
         """Order of the matrix: the number of features, where it is no other."""
         return self.d
 
-    @abstractmethod
-    def __call__(self, batch: Any) -> FloatArray:
-        """Return the factors."""
-
     def asked(self, users: Any, **share: float) -> Any:
         """Ask users (or an `ask` about them) for the sum."""
         return users.grams(self.name, self, self.width, **share)
 
 
-class SumMessage(ABC):
+class SumMessage(Message):
     """An array of a batch, made of parts that are clipped to their levels."""
-
-    name: ClassVar[str]
 
     @property
     @abstractmethod
     def parts(self) -> tuple[tuple[Any, ...], ...]:
         """Shape, level and sign of each part; see `skdp.queries.users.Part`."""
 
-    @abstractmethod
-    def __call__(self, batch: Any) -> FloatArray:
-        """Return the array, one row for each user."""
-
     def asked(self, users: Any, **share: float) -> Any:
         """Ask users (or an `ask` about them) for the sum."""
         return users.sums(self.name, self, self.parts, **share)
-
-
-class NumberMessage(ABC):
-    """One number for each user, which is only ever compared with public thresholds."""
-
-    name: ClassVar[str]
-
-    @abstractmethod
-    def __call__(self, batch: Any) -> FloatArray:
-        """Return the numbers."""
-
-    def asked(self, users: Any) -> Any:
-        """Return what ranks thresholds among the numbers."""
-        return users.numbers(self.name, self)
 
 
 # -- what a user sees of its own rows --------------------------------------------------------------
@@ -563,12 +547,9 @@ class UserDirections(GramMessage):
 
 def direction_start(ask: AsksUsers, view: View, d: int, k: int | str, share: float) -> Shared:
     """Each user votes with its own direction u: the sum of u u' shows the subspace."""
-    return _spectral(UserDirections(view, d).asked(ask, share=share), k)
-
-
-def _spectral(released: Answer, k: int | str) -> Shared:
+    released: Answer = UserDirections(view, d).asked(ask, share=share)
     values, vectors = top_eigenpairs(released.value)
-    d, noise = len(values), released.noise_scale
+    noise = released.noise_scale
     count = max(1.0, float(values.sum()), noise * math.sqrt(d))
     # Heads would overfit in directions of noise. If k is given, half as clear ones count.
     clear = count_components(values * (1 if isinstance(k, str) else 2), noise, count)

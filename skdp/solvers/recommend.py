@@ -77,7 +77,13 @@ def residual_factors(
     least = items.own.mean() + (_FLOOR * moment.edge if moment else 0.0)
     weights = (items.own + least) ** -exponent
     found = _NOTHING if moment is None else _reading(moment, items, n_components)
-    return _filter(found, items, weights, n_components)
+    first = items.popularity[items.kept] * weights
+    length = float(np.linalg.norm(first))
+    first = first / length
+    factors, gains = _factors(found, weights, first, n_components, _chance(items, weights))
+    inward = np.ascontiguousarray(np.column_stack([first, factors]) * weights[:, None])
+    outward = (factors * gains).T / weights
+    return ItemFilter(items.kept, items.popularity, inward, outward, 1 / length)
 
 
 _NOTHING = Directions(np.zeros((1, 0)), np.zeros(0), np.zeros(0))
@@ -96,18 +102,6 @@ def _reading(moment: PairMoment, items: Items, k: int) -> Directions:
     own = np.minimum(share + _OWN * moment.edge, items.own)
     M = without_direction(np.diag(own), v) + others
     return moment.shrink(*leading_pairs(M, 2 * k, rough=True))
-
-
-def _filter(
-    directions: Directions, items: Items, weights: FloatArray, n_components: int
-) -> ItemFilter:
-    popularity, kept = items.popularity, items.kept
-    first = popularity[kept] * weights
-    length = float(np.linalg.norm(first))
-    first = first / length
-    factors, gains = _factors(directions, weights, first, n_components, _chance(items, weights))
-    inward = np.ascontiguousarray(np.column_stack([first, factors]) * weights[:, None])
-    return ItemFilter(kept, popularity, inward, (factors * gains).T / weights, 1 / length)
 
 
 def _chance(items: Items, weights: Any = 1.0) -> float:
@@ -218,12 +212,6 @@ def _positive(counts: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(counts, 0.0) + 1e-6 * order)
 
 
-def known_items(counts: Answer, kept: NDArray[np.intp], n_users: float) -> Items:
-    """Return what the counts say of the kept items."""
-    clear = np.maximum(counts.value[kept], 2 * counts.noise_scale or 1e-100)
-    return Items(kept, _positive(counts.value), own_of(clear, n_users), n_users)
-
-
 def fit_filter(
     ask: Any,
     route: Route,
@@ -247,7 +235,8 @@ def fit_filter(
     order, moment, flipped = np.argsort(-counts.value, kind="stable"), None, None
     n_kept, usual = _sized(route, counts.value[order], n_users, rest) if rest else (1, 1)
     kept = np.sort(order[:n_kept])
-    items = known_items(counts, kept, n_users)
+    clear = np.maximum(counts.value[kept], 2 * counts.noise_scale or 1e-100)
+    items = Items(kept, _positive(counts.value), own_of(clear, n_users), n_users)
     if rest and route.name == "one_shot":
         flipped = Flipped(*ask.cells(kept, share=rest))
         moment = history_pairs(flipped.rows, flipped.noise_scale, floor or usual)

@@ -65,17 +65,12 @@ class _Noisy(NamedTuple):
 
     def pairs_of(self, moment: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
         """Return k eigenpairs of a moment in this precision, descending."""
-        unit = _unit_of(moment)
+        # A power of two divides a moment before it is read, as it may be extreme: single precision
+        # overflows, and the tolerance of ARPACK has a floor.
+        power = math.frexp(max(moment.max(), -moment.min()))[1]
+        unit = math.ldexp(1.0, min(max(power, -1000), 1000))
         values, vectors = leading_pairs((moment / unit).astype(self.kind), k, rough=True)
         return unit * values.astype(np.float64), vectors.astype(np.float64)
-
-
-def _unit_of(moment: FloatArray) -> float:
-    """Return a power of two that divides a moment before it is read: it may be extreme.
-
-    Single precision overflows, and the tolerance of ARPACK has a floor.
-    """
-    return math.ldexp(1.0, min(max(math.frexp(max(moment.max(), -moment.min()))[1], -1000), 1000))
 
 
 Candidate = Callable[[_Noisy, int], FloatArray]
@@ -191,13 +186,13 @@ class RowNoise:
 
 def suited_rows(
     ask: Any, width: float, share: float, noise: RowNoise, level: float
-) -> tuple[Any, float, float]:
-    """Return rows clipped to suit the noise of `width` sums: (rows, share left, clip norm).
+) -> tuple[Any, float]:
+    """Return rows clipped to suit the noise of `width` sums, and the share that is left.
 
     A high `level` clips more: right for directions; a low one keeps lengths.
     """
     if noise.psd == 0.0:
-        return ask, share, noise.clip_norm
+        return ask, share
     part = min(CLIP_SHARE, 0.1 * share)
     goal = noise.goal(level, noise.psd, width, share - part)
 
@@ -205,22 +200,18 @@ def suited_rows(
         return ask.norms_above(math.sqrt(threshold), share=share)
 
     clip_norm = math.sqrt(private_clip_level(count, noise.clip_norm**2, goal, part))
-    return ask.clipped(clip_norm), share - part, clip_norm
+    return ask.clipped(clip_norm), share - part
 
 
-def _tangent_product(
-    ask: Any, V: FloatArray, share: float, noise: RowNoise, level: float, *, scale: float
-) -> tuple[FloatArray, float]:
-    """Release the product at V, its terms clipped to suit the noise: (answer, noise scale)."""
-    query = ask.tangent(V, scale)
+def _tangent_product(ask: Any, V: FloatArray, share: float, noise: RowNoise) -> Any:
+    """Release the product at V, its terms clipped to suit the noise."""
+    query = ask.tangent(V, CORE_SCALE)
     if noise.rect == 0.0:
-        answer = query.product(math.inf, share=share)
-        return answer.value, 0.0
-    goal = noise.goal(level, noise.rect, len(V), share)
-    largest = noise.clip_norm**2 / (2 * math.sqrt(1 - scale**-2))  # of a row's term, at any V
+        return query.product(math.inf, share=share)
+    goal = noise.goal(DIRECTION_LEVEL, noise.rect, len(V), share)
+    largest = noise.clip_norm**2 / (2 * math.sqrt(1 - CORE_SCALE**-2))  # of a row's term, at any V
     clip = private_clip_level(query.sizes_above, largest, goal, CLIP_SHARE * share)
-    answer = query.product(clip, share=(1 - CLIP_SHARE) * share)
-    return answer.value, answer.noise_scale
+    return query.product(clip, share=(1 - CLIP_SHARE) * share)
 
 
 class Shown(NamedTuple):
@@ -243,7 +234,7 @@ def gram_subspace(
     ask: Any, d: int, k: int, share: float, noise: RowNoise
 ) -> tuple[FloatArray, Shown]:
     """Return the leading k directions of a moment, and what it shows of them."""
-    rows, share, _ = suited_rows(ask, 2 * d, share, noise, DIRECTION_LEVEL)
+    rows, share = suited_rows(ask, 2 * d, share, noise, DIRECTION_LEVEL)
     block, scale = rows.gram(share=share)
     values, V = top_eigenpairs(block, k)
     trace = float(np.trace(block))
@@ -265,7 +256,7 @@ def power_subspace(
     """
     V = orthonormal(start)
     for i, share in enumerate(shares):
-        released, scale = _tangent_product(ask, V, share, noise, DIRECTION_LEVEL, scale=CORE_SCALE)
+        released, scale = _tangent_product(ask, V, share, noise)
         core = CORE_SCALE * (V.T @ released)
         tangent = released - V @ (V.T @ released)
         values, Q = np.linalg.eigh((core + core.T) / 2)
@@ -321,7 +312,7 @@ def screened_subspace(
     first, last = MOMENT * (1 - _SUMS) * share, (1 - MOMENT) * (1 - _SUMS) * share
     n = kept_columns(_FEWER * noise.n * math.sqrt(first) / noise.psd, d, k)
     order = np.argsort(-np.abs(sums.value), kind="stable")[:n]
-    rows, first, _ = suited_rows(ask.columns(order), 2 * n, first, noise, _SCREENED_LEVEL)
+    rows, first = suited_rows(ask.columns(order), 2 * n, first, noise, _SCREENED_LEVEL)
     moment, scale = rows.gram(share=first)
     start = np.zeros((d, k + 1))
     start[:, 0] = about_common(sums.value, sums.noise_scale)

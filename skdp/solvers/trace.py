@@ -226,22 +226,13 @@ def private_median(
 PublicCurvature: TypeAlias = Callable[..., tuple[FloatArray, float] | None]
 
 
-class CurvedStep(NamedTuple):
-    """A linear map from noisy gradients to steps, and the variance of an entry of the step.
-
-    `by_noise` is the variance due to noise of scale 1, `by_sampling` that due to residuals of
-    variance 1.
-    """
-
-    matrix: FloatArray
-    by_noise: float
-    by_sampling: float
-
-
 def curved_step(
     H: FloatArray, length: float, facts: TraceFacts, *, noise: float, sd: float
-) -> CurvedStep:
+) -> tuple[FloatArray, float, float]:
     """Return the damped Newton step for a public curvature H of records of median norm `length`.
+
+    It is a linear map from noisy gradients to steps. With it, the variance of an entry of the step
+    due to noise of scale 1, and that due to residuals of variance 1.
 
     The error of M explains at most the residuals' standard deviation `sd`, so its q coordinates are
     about sd / length each. Directions in which the noise exceeds that are damped (Wiener filter).
@@ -255,9 +246,8 @@ def curved_step(
     size, idle = len(H) - bool(facts.bias), facts.rank**2
     seen = (Q[:size] ** 2).sum(axis=0)
     seen[:idle] = 0.0  # the smallest are those of no coordinate
-    return CurvedStep(
-        -(Q * gain) @ Q.T, float(seen @ gain**2) / q, float(seen @ (gain**2 * np.maximum(w, 0))) / q
-    )
+    by_noise, by_sampling = seen @ gain**2, seen @ (gain**2 * np.maximum(w, 0))
+    return -(Q * gain) @ Q.T, float(by_noise) / q, float(by_sampling) / q
 
 
 # -- the descent --------------------------------------------------------------------------
@@ -389,10 +379,10 @@ class _Descent:
         known = self.public and self.public(*self.point.factors, radius=_Z * c)
         sd = self.median / facts.length(q)
         if known:
-            step = curved_step(*known, facts, noise=noise, sd=sd)
-            self.variances.append(step.by_noise * noise**2)
-            self.sampling = sd * math.sqrt(_clipped_variance(c) / b * step.by_sampling)
-            return np.asarray(step.matrix @ gradient)
+            matrix, by_noise, by_sampling = curved_step(*known, facts, noise=noise, sd=sd)
+            self.variances.append(by_noise * noise**2)
+            self.sampling = sd * math.sqrt(_clipped_variance(c) / b * by_sampling)
+            return np.asarray(matrix @ gradient)
         rate = -1 / (1 + 2 * q * facts.spread / facts.n) / (b * facts.lam * facts.n)
         self.variances.append((noise * rate) ** 2)
         self.sampling = sd * math.sqrt(_clipped_variance(c) / (facts.information * facts.n)) / b
@@ -429,7 +419,8 @@ class _Descent:
         # The search rounds the same median up or down, by where it starts from.
         sd = float(sds[sds <= _median_uncertainty() * sds.min()].mean())
         if reason:
-            return zero_fit(self.facts.shape, self.facts.rank, reason, levels, sd)
+            zero = zero_fit(self.facts.shape, self.facts.rank, reason)
+            return zero._replace(clip_levels=levels, noise_sd=sd)
         return TraceFit(*self.point[:4], levels, sd, target_sd=self.first_sd)
 
 
@@ -438,16 +429,10 @@ def _truncated_svd(M: FloatArray, rank: int) -> tuple[FloatArray, FloatArray, Fl
     return U[:, :rank], values[:rank], Vt[:rank].T
 
 
-def zero_fit(
-    shape: tuple[int, int],
-    rank: int,
-    reason: str,
-    levels: tuple[float, ...] = (),
-    noise_sd: float = math.inf,
-) -> TraceFit:
+def zero_fit(shape: tuple[int, int], rank: int, reason: str) -> TraceFit:
     """Return the zero matrix and the reason for it."""
     U, V = np.eye(shape[0], rank), np.eye(shape[1], rank)
-    return TraceFit(U, np.zeros(rank), V, 0.0, levels, noise_sd, reason)
+    return TraceFit(U, np.zeros(rank), V, 0.0, (), math.inf, reason)
 
 
 def fit_trace(ask: AsksTrace, facts: TraceFacts, public: PublicCurvature | None = None) -> TraceFit:

@@ -20,7 +20,7 @@ from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, UserBatch, soft
 from skdp.solvers.personalization import (
     AsksUsers,
     GlobalModel,
-    NumberMessage,
+    Message,
     Seen,
     Shared,
     SumMessage,
@@ -361,8 +361,8 @@ def elect(
 
 
 @dataclass(frozen=True)
-class HeadNorms(NumberMessage):
-    """The norm of each user's coefficients (inf where it is not finite)."""
+class HeadNorms(Message):
+    """The norm of each user's coefficients (inf where it is not finite), for ranks alone."""
 
     heads: Heads
 
@@ -378,6 +378,10 @@ class HeadNorms(NumberMessage):
         values = self.heads.small(batch)[:, : -self.heads.model.intercept.size]
         sizes = np.sqrt((values * values).sum(axis=1))
         return np.where(np.isfinite(sizes), sizes, np.inf)
+
+    def asked(self, users: Any) -> Any:
+        """Return what ranks public thresholds among the numbers."""
+        return users.numbers(self.name, self)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -139,8 +139,8 @@ def made_histories(
     for _ in range(8):  # items that the longest rows cannot hold are given to other rows
         lengths = np.minimum(np.rint((size or nnz / n) * activity), most)
         size = (size or nnz / n) * nnz / max(float(lengths.sum()), 1.0)
-    draw = apart_histories if apart else partial(drawn_histories, spread=_SPREAD)
-    return draw(rng, lengths.astype(np.int64), popularity, _FACTORS, overlap=_OVERLAP)
+    facts = {"overlap": _OVERLAP, "spread": None if apart else _SPREAD}
+    return drawn_histories(rng, lengths.astype(np.int64), popularity, _FACTORS, **facts)
 
 
 def of_length(X: Any, length: float = 1.0) -> Any:
@@ -214,61 +214,32 @@ def drawn_histories(
     n_factors: int,
     *,
     overlap: float,
-    spread: float,
+    spread: float | None,
 ) -> Any:
-    """Draw the items of users: popularity, and factors that they mix (see `make_user_items`)."""
-    users = _users_of_draws(lengths)
-    mixes = rng.gamma(0.2, size=(len(lengths), n_factors)) + 1e-9
-    edges = np.cumsum(mixes / mixes.sum(axis=1, keepdims=True), axis=1)
-    factors = _factor_of_draw(edges, users, rng)
+    """Draw a share `overlap` of the items of users by popularity alone, the others by factors.
 
-    def items_of(_: int, n: int) -> NDArray[np.int64]:
-        weights = popularity * np.exp(spread * rng.standard_normal(len(popularity)))
-        return drawn(weights, rng.random(n))
-
-    return _of_factors(rng, lengths, popularity, overlap, factors, items_of)
-
-
-def apart_histories(
-    rng: np.random.Generator,
-    lengths: NDArray[np.int64],
-    popularity: FloatArray,
-    n_factors: int,
-    *,
-    overlap: float,
-) -> Any:
-    """Draw the items of histories of one factor each, which is a part of the items."""
-    factor_of_item = rng.permutation(len(popularity)) % n_factors
-    factors = rng.integers(0, n_factors, len(lengths))[_users_of_draws(lengths)]
-
-    def items_of(factor: int, n: int) -> NDArray[np.int64]:
-        members = np.flatnonzero(factor_of_item == factor)
-        return np.asarray(members[drawn(popularity[members], rng.random(n))])
-
-    return _of_factors(rng, lengths, popularity, overlap, factors, items_of)
-
-
-def _users_of_draws(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the user of each draw; a user gets more draws than items, as some items repeat."""
-    return np.repeat(np.arange(len(lengths)), np.ceil(lengths * 1.6).astype(np.int64) + 3)
-
-
-def _of_factors(
-    rng: np.random.Generator,
-    lengths: NDArray[np.int64],
-    popularity: FloatArray,
-    overlap: float,
-    factors: NDArray[np.int64],
-    items_of: Callable[[int, int], NDArray[np.int64]],
-) -> Any:
-    """Draw a share `overlap` of the items by popularity alone, the others by the draw's factor."""
-    users = _users_of_draws(lengths)
+    Users mix factors of all items, which `spread` says how far apart they lie (see
+    `make_user_items`). Without a `spread` a factor is a part of the items, and a user has one.
+    """
+    # A user gets more draws than items, as some items repeat.
+    users = np.repeat(np.arange(len(lengths)), np.ceil(lengths * 1.6).astype(np.int64) + 3)
+    if spread is None:
+        factor_of_item = rng.permutation(len(popularity)) % n_factors
+        factors = rng.integers(0, n_factors, len(lengths))[users]
+    else:
+        mixes = rng.gamma(0.2, size=(len(lengths), n_factors)) + 1e-9
+        edges = np.cumsum(mixes / mixes.sum(axis=1, keepdims=True), axis=1)
+        factors = _factor_of_draw(edges, users, rng)
     words, own = rng.random(len(users)), rng.random(len(users)) >= overlap
     items = np.empty(len(users), np.int64)
     items[~own] = drawn(popularity, words[~own])
     for factor in range(int(factors.max(initial=-1)) + 1):
         mine = np.flatnonzero(own & (factors == factor))
-        items[mine] = items_of(factor, len(mine))
+        if spread is None:
+            weights = popularity * (factor_of_item == factor)
+        else:
+            weights = popularity * np.exp(spread * rng.standard_normal(len(popularity)))
+        items[mine] = drawn(weights, rng.random(len(mine)))
     return first_distinct(users, items, lengths, (len(lengths), len(popularity)))
 
 

@@ -25,17 +25,17 @@ def test_degrees_are_shrunk_as_far_as_they_are_noise(noise, share_of_plain):
     for seed in range(10):
         raw = Graph(A, noise, seed).right(np.ones((300, 1)), share=1.0).value[:, 0]
         plain.append(np.mean((raw - true) ** 2))
-        found = graphs.released_degrees(Graph(A, noise, seed), 300, 1.0).values
+        found = graphs.released_degrees(Graph(A, noise, seed), 300, 1.0).value
         loss.append(np.mean((found - true) ** 2))
     assert np.mean(loss) < share_of_plain * np.mean(plain)
 
 
 def test_scaled_graph_reports_the_noise_of_its_answers():
     scale = np.linspace(0.5, 2.0, 400)
-    ask = graphs.ScaledGraph(Graph(np.zeros((400, 400)), 3.0), scale)
+    ask = graphs.ScaledGraph(Graph(np.zeros((400, 400)), 3.0), scale[:, None])
     answer = ask.right(np.eye(400)[:, :50], share=0.1)
     assert answer.value.std() == pytest.approx(answer.noise_scale, rel=0.03)
-    assert ask._ask.shares == [0.1]
+    assert ask.ask.shares == [0.1]
 
 
 def across(A, k=1, noise=0.0, seed=0):
@@ -87,7 +87,7 @@ def test_degrees_that_are_all_the_same_tell_nothing(rounding):
     degrees[::2] *= 1 + rounding
     vector = np.where(labels == 0, 0.1, -0.1) + 0.02 * np.random.default_rng(0).standard_normal(100)
     pairs = lambda graph, project: (np.array([20.0]), vector[:, None])  # noqa: E731
-    noisy = graphs.released_degrees(ask, 100, 1.0)._replace(values=degrees, noise_scale=30.0)
+    noisy = graphs.released_degrees(ask, 100, 1.0)._replace(value=degrees, noise_scale=30.0)
     found = graphs.embed_across(ask, noisy, 1.0, pairs, 0.68)[1][:, 0]
     assert abs(np.corrcoef(found, vector)[0, 1]) > 0.999
     assert abs(found.mean()) < 0.1 * found.std()

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from skdp.answer import Answer
 from skdp.solvers import iterate
 from skdp.solvers.linalg import orthonormal
 from tools.gate import Matrix
@@ -23,7 +24,7 @@ def overlap(A, B):
 def transcript(sent, wanted=1):
     out = iterate.Transcript(wanted)
     for step in sent:
-        out.sent.append(step)
+        out.steps.append(step)
     return out
 
 
@@ -58,15 +59,16 @@ def test_the_posterior_is_the_regression_of_a_matrix_on_its_answers(rng):
     sent = []
     for scale in (1.0, 0.5, 3.0):
         query = rng.standard_normal((6, 2))
-        sent.append(iterate.Sent(query, A @ query + scale * rng.standard_normal((300, 2)), scale))
+        noisy = A @ query + scale * rng.standard_normal((300, 2))
+        sent.append((query, Answer(noisy, scale)))
     known = transcript(sent, wanted=2)
     prior = 0.03 * known.signal()
-    Q, Y = np.hstack([s.query for s in sent]), np.hstack([s.answer for s in sent])
+    Q, Y = (np.hstack(part) for part in zip(*((q, a.value) for q, a in sent), strict=True))
     noise = np.diag(np.repeat([1.0, 0.25, 9.0], 2))
     mean = Y @ np.linalg.inv(prior * Q.T @ Q + noise) @ Q.T * prior
     X = rng.standard_normal((6, 2))
     assert np.allclose(known.times(X), mean @ X)
-    assert abs(known.leading(1)[:, 0] @ np.linalg.svd(mean)[0][:, 0]) == pytest.approx(1.0)
+    assert abs(known.leading()[:, 0] @ np.linalg.svd(mean)[0][:, 0]) == pytest.approx(1.0)
 
 
 def test_without_noise_the_posterior_is_exact_on_what_was_asked(rng):
@@ -74,11 +76,11 @@ def test_without_noise_the_posterior_is_exact_on_what_was_asked(rng):
     queries = [rng.standard_normal((30, 2)) for _ in range(4)]
     queries.append(queries[0])  # a query that repeats
     for scale in (0.0, 1e-9):
-        known = transcript([iterate.Sent(Q, A @ Q, scale) for Q in queries], wanted=2)
+        known = transcript([(Q, Answer(A @ Q, scale)) for Q in queries], wanted=2)
         X = np.hstack(queries[:4]) @ rng.standard_normal((8, 3))
         assert np.allclose(known.times(X), A @ X, atol=1e-5)
         Q = orthonormal(np.hstack(queries[:4]))
-        assert overlap(known.leading(2), np.linalg.svd(A @ Q)[0][:, :2]) > 1 - 1e-8
+        assert overlap(known.leading(), np.linalg.svd(A @ Q)[0][:, :2]) > 1 - 1e-8
         assert known.noise_fraction() < 1e-12
 
 
@@ -87,10 +89,10 @@ def test_the_share_of_the_noise(sigma, share, rng):
     """Of the weakest direction that is wanted: 9, next to a strong one."""
     U = orthonormal(rng.standard_normal((2000, 2)))
     answer = U * [200.0 + sigma, sigma] + 0.1 * rng.standard_normal((2000, 2))
-    found = transcript([iterate.Sent(np.eye(5)[:, :2], answer, 0.1)], wanted=2).noise_fraction()
+    found = transcript([(np.eye(5)[:, :2], Answer(answer, 0.1))], wanted=2).noise_fraction()
     expected = 0.01 / (0.01 + sigma**2 / 2000) if share is None else share
     assert found == pytest.approx(expected, abs=0.06)
-    assert transcript([iterate.Sent(np.eye(5)[:, :2], answer, 0.1)]).noise_fraction() < 0.01
+    assert transcript([(np.eye(5)[:, :2], Answer(answer, 0.1))]).noise_fraction() < 0.01
 
 
 # -- the iterations ----------------------------------------------------------------------------
@@ -100,7 +102,8 @@ def test_the_share_of_the_noise(sigma, share, rng):
 def test_queries_are_shortened_as_far_as_answers_are_noise(noise):
     A, _ = symmetric(300, [50.0, 40.0, 30.0], seed=4)
     ask = Matrix(A, noise)
-    X = iterate.symmetric_power(ask, start(300, 5), 8, 1.0, wanted=3)
+    options = {"law": "gaussian", "n_iter": 8}
+    X = iterate.iterate_symmetric(ask, start(300, 5), 3, 1.0, **options)[1]
     assert {query.shape[1] for query in ask.queries} == {5}
     assert X.shape[1] == 3
     longest = [(query**2).sum(axis=1).max() * 300 / query.shape[1] for query in ask.queries]
@@ -115,7 +118,8 @@ def test_slow_spectra_are_resolved_as_noise_vanishes():
     A, _ = symmetric(200, values, seed=1)
 
     def captured(noise):
-        X = iterate.symmetric_power(Matrix(A, noise), start(200, 8), 16, 1.0, wanted=4)
+        options = {"law": "gaussian", "n_iter": 16}
+        X = iterate.iterate_symmetric(Matrix(A, noise), start(200, 8), 4, 1.0, **options)[1]
         return np.sort(np.linalg.eigvalsh(X.T @ A @ A @ X))[-4:].sum() / np.sum(values[:4] ** 2)
 
     found = [captured(noise) for noise in (0.3, 0.03, 1e-4)]
@@ -134,7 +138,8 @@ def test_symmetric_power_across_a_direction(along):
 
     ask = Matrix(A)
     first = 1e-30 * (along * out + (1 - along) * start(60, 1))  # of any length
-    X = iterate.symmetric_power(ask, first, 30, 1.0, wanted=1, project=project)
+    options = {"law": "gaussian", "n_iter": 30, "project": project}
+    X = iterate.iterate_symmetric(ask, first, 1, 1.0, **options)[1]
     assert overlap(X, Q[:, 1:2]) > 1 - 1e-8
     assert abs(out.T @ X).max() < 1e-10
     for query in ask.queries:
@@ -147,7 +152,7 @@ def test_half_steps_across_a_found_pair(rng):
     A, first = (U * [9.0, 5.0, 0.5]) @ V.T, (U[:, :1], V[:, :1])
     for noise in (0.0, 0.01):
         ask = Matrix(A, noise)
-        u, v = iterate.half_steps(ask, start(60, 1), 20, 1.0, wanted=1, across=first)
+        u, v = iterate.half_steps(ask, start(60, 1), 20, 1.0, 1, first)
         assert abs(first[0].T @ u).max() < 1e-10
         assert abs(first[1].T @ v).max() < 1e-10
         assert overlap(v, V[:, 1:2]) > 0.9
@@ -159,10 +164,11 @@ def test_half_steps_across_a_found_pair(rng):
 def test_ritz_values_are_signed_and_sorted_by_magnitude():
     A, Q = symmetric(30, [4.0, -9.0, 2.0, 6.0])
     ask = Matrix(A)
-    values, vectors, noise = iterate.ritz_values(
-        ask, Q @ orthonormal(np.ones((4, 4)) + np.eye(4)), 3, 0.3
+    first = Q @ orthonormal(np.ones((4, 4)) + np.eye(4))[:, :3]
+    values, vectors, noise = iterate.iterate_symmetric(
+        ask, first, 3, 0.3, law="exact", n_iter="auto"
     )
     assert np.allclose(values, [-9.0, 6.0, 4.0])
     assert np.allclose(A @ vectors, vectors * values)
-    assert ask.shares == [0.3]
+    assert ask.shares[-1] == 0.02 * 0.3
     assert noise == 0.0

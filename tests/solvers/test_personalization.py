@@ -265,4 +265,7 @@ def test_prior_outside_the_subspace_follows_its_error():
     assert {ratio(8.0, d, 1) for d in range(2, 30)} == {1.0}  # clients refuse larger ones
     assert ratio(0.5, 3, 3) == 1.0  # equal rules count once
     for x, kept in ((4.0, 1), (9.0, 2)):  # 9 is not clear of the noise
-        assert shared._spectral(Answer(np.diag([90.0, x] + 8 * [0.0]), 1.0), 2).U.shape[1] == kept
+        votes = Answer(np.diag([90.0, x] + 8 * [0.0]), 1.0)
+        ask = SimpleNamespace(grams=lambda *_, votes=votes, **share: votes)
+        view = shared.View(None, True, "squared")
+        assert shared.direction_start(ask, view, 10, 2, 1.0).U.shape[1] == kept
