@@ -257,6 +257,8 @@ def _mixture_delta(terms: Terms, epsilon: float) -> float:
     if epsilon == math.inf:
         return 0.0
     total = math.fsum(mu**2 for mu, _ in terms)
+    if total == 0.0:  # squares of tiny mu vanish
+        return 0.0 if epsilon >= 0 else -math.expm1(epsilon)
     if epsilon <= 0.0 or not total < 1e60:
         return 1.0
     # Rounded up, so that calibration, where only `total` moves, finds its atoms again: by half a
