@@ -409,8 +409,8 @@ class PrivacySession:
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise PrivacyError(
-                "a session works in the process that made it: this is a copy of a budget of "
-                "another process, which both would spend. Open a session here."
+                "a fit or a stream works in the process that began it: here both processes would "
+                "spend one budget. Fit anew here; a stream has checkpoint() and restore()."
             )
 
     # -- the only line of the package that runs private code -------------------------------
