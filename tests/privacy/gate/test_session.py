@@ -362,7 +362,7 @@ def test_a_grant_is_opened_in_the_process_that_paid():
             try:
                 act()
             except PrivacyError as error:
-                refused += "another process" in str(error)
+                refused += "both processes" in str(error)
         os._exit(refused)
     told = os.waitpid(child, 0)[1]
     over.set()
