@@ -242,7 +242,7 @@ def test_the_cost_covers_the_sampler_as_receipts_do():
         refuses(ValueError, "delta", cost.epsilon, bad)
 
 
-@pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("epsilon", [pytest.param(0.3, marks=pytest.mark.deep), 1.0, 4.0])
 @pytest.mark.parametrize("method", ["two_sketch", "three_sketch", "dense"])
 def test_random_sketches_are_not_counted_as_gaussian(method, epsilon):
     """They are (epsilon, delta)-DP like others, but not for any smaller delta or larger epsilon."""

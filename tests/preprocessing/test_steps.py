@@ -225,7 +225,7 @@ def test_hard_columns_are_never_blown_up(n, epsilon):
 @pytest.mark.parametrize("bounds", ["auto", (-2.0, 3.0)])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_sparse_rows_are_scaled_as_dense_ones(kind, bounds, adjacency, rng):
-    S = sp.random_array((4000, 6), density=0.2, rng=rng, format="csr", data_sampler=rng.normal)
+    S = sp.random_array((1200, 6), density=0.2, rng=rng, format="csr", data_sampler=rng.normal)
     options = {"with_mean": False, "bounds": bounds, "adjacency": adjacency}
     sparse, dense = (
         DPStandardScaler(**options, random_state=0).fit(X) for X in (kind(S), S.toarray())
