@@ -442,8 +442,8 @@ def check_labels(labels):
     if not hasattr(labels, "dtype"):
         labels = np.asarray(labels, dtype=object)  # a common dtype could merge two users
     labels = np.asarray(labels)
-    if labels.dtype.kind == "c" or labels.dtype.char == "g":  # an error, or text, would differ
-        raise ValueError(f"'groups' must be text or real numbers of 64 bits. Got {labels.dtype}.")
+    if labels.dtype.kind == "c" or labels.dtype.char == "g":  # whose text differs
+        raise ValueError(f"'groups' must be text or reals of at most 64 bits. Got {labels.dtype}.")
     labels = column_or_1d(labels)
     if labels.dtype.kind in "OTV":  # numpy's strings of any length may miss some, which it sorts in
         values = labels.tolist()

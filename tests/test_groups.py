@@ -248,7 +248,7 @@ def test_a_person_who_comes_again_is_an_error_that_takes_nothing(adjacency):
 @pytest.mark.parametrize(
     ("first", "again", "said"),
     [("M8[D]", "M8[ns]", "came in an earlier one"), ("S1", "i8", "text in one batch"),
-     ("i8", "g", "of 64 bits")],
+     ("i8", "g", "at most 64 bits")],
 )  # fmt: skip
 def test_a_person_comes_again_in_any_type(first, again, said):
     """Dates have any unit; bytes are text; long floats have a text of their own."""

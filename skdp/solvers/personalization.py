@@ -448,11 +448,11 @@ def pooled_model(
         released.value, released.noise_scale, np.full(p, unit.size / _WEIGHT),
         bias=_WEIGHT * intercept, clip_norm=CUT, target_norm=CUT * _WEIGHT * math.sqrt(p),
     )  # fmt: skip
-    square = DEVIATION**2 + np.zeros(p)
+    square = np.full(p, (DEVIATION * unit.size) ** 2)
     if intercept:  # the variance of what was released
-        means = released.value[-1, d:-1] / released.value[-1, -1]
-        square = np.diag(released.value)[d:-1] / released.value[-1, -1] - means**2
-    solution = solve_normal_equations(moments._replace(square=square * unit.size**2), 0.0)
+        square = np.diag(released.value)[d:-1] / moments.weight * (unit.size / _WEIGHT) ** 2
+        square -= moments.target_mean**2
+    solution = solve_normal_equations(moments._replace(square=square), 0.0)
     level, significant = solution.intercepts + unit.center, bool(solution.seen.all())
     return GlobalModel(solution.coefficients * weight[:, None], level, found=significant)
 

@@ -680,6 +680,14 @@ def test_a_scale_that_is_raised_for_far_targets_hides_no_model():
     assert seeded(data=(X, y, users), epsilon=1e3).global_model_found_
 
 
+def test_users_who_do_not_count_make_no_warning():
+    """Without noise the sums of bad users are 0, and nothing is divided by them."""
+    model = DPPersonalizedRegressor(epsilon=math.inf, target_bounds=(0.0, 8.0))
+    with config_context(assume_finite=True):
+        quiet(model.fit, np.full((8, 2), np.nan), np.arange(8.0), np.repeat([0, 1], 4))
+    assert not np.any(model.global_coef_)
+
+
 def test_targets_far_from_zero_are_learnt_and_bounds_hold(rng):
     users, X = np.repeat(np.arange(600), 8), rng.standard_normal((4800, 3))
     y = X @ [1.0, -1.0, 0.5] + 0.5 * rng.standard_normal(len(users))

@@ -158,7 +158,10 @@ class StreamGroup:
             self.interrupted = True
             if self.acts != acts:  # what was read and drawn here belongs to an earlier step
                 self.interrupted = False
-                raise PrivacyError("a signal handler used this stream in the middle of a call.")
+                raise PrivacyError(
+                    "a signal handler used this stream in the middle of this call, which added "
+                    "nothing: make it again."
+                )
             if self.keeper is not None:
                 self.keeper.append(pack(record), self)
             self.apply(record)
