@@ -299,7 +299,7 @@ class NoisyState:
             raise ValueError("the message is of another version; use one version on all servers.")
         paid = [receipt["ledger"] for receipt in header["receipts"]]
         if header["n_honest_servers"] is not None or len(paid) != 1 or not paid[0]:
-            raise ValueError("the message has no receipt of a whole noise of its own.")
+            raise ValueError("the message has no receipt, or a part of the noise only.")
         header["shape"] = tuple(header["shape"])
         return NoisyState(**header)
 
@@ -347,7 +347,7 @@ def check_message(received, message, unit):
     own = (unit.name, unit.adjacency, contract(unit))
     if message.protects != own:
         raise ValueError(
-            "states with different protects cannot be merged; use one 'privacy_unit', "
+            "states that protect different things cannot be merged; use one 'privacy_unit', "
             f"'adjacency' and 'unit_bound'. Got {message.protects}, and {own} here."
         )
     if received:

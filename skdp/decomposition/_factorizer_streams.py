@@ -146,8 +146,8 @@ class FactorizerStreams(StreamingMixin):
             return  # another thread came first; two states would be two budgets
         if hasattr(self, "privacy_spent_"):
             raise PrivacyError(
-                "this factorizer has released its state: one noisy state is released at most "
-                "once. Use sklearn.base.clone for new data, with a budget of its own."
+                "this factorizer has released its state for the last time. Use a larger "
+                "'max_releases', or sklearn.base.clone for new data, with a budget of its own."
             )
         self._check_parameters()
         shape = self._shape()

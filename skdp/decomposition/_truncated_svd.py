@@ -322,8 +322,8 @@ class DPTruncatedSVD(
         _inputs.check_unit_bound(self)
         if self.algorithm == "deflation" and self.delta > 0:
             raise ValueError(
-                "algorithm='deflation' is for delta=0: Gaussian noise does not grow with the "
-                f"columns of an answer. Use 'auto'. Got delta={self.delta!r}."
+                "algorithm='deflation' is for delta=0: Gaussian noise for all components at once "
+                f"is no larger than for one. Use 'auto'. Got delta={self.delta!r}."
             )
         flips = self.algorithm == "one_shot" and self._protects.bound is INTERVAL
         if flips and not _inputs.has_cells(self):

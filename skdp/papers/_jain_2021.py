@@ -229,8 +229,8 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
         found = np.asarray([] if self.candidates is None else self.candidates, np.float64)
         if found.shape[1:] != (d, self.n_components) or not len(found):
             raise ValueError(
-                f"'candidates' must have the shape (n, {d}, {self.n_components}). Got "
-                f"{found.shape} instead."
+                f"start='exponential' needs public 'candidates' of shape (n, {d}, "
+                f"{self.n_components}). Got shape {found.shape}."
             )
         if not np.isfinite(found).all():
             raise ValueError("'candidates' must be finite.")

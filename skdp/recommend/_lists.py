@@ -220,7 +220,7 @@ class ListsMixin:
         if self.randomized_interactions_ is None:
             raise ValueError(
                 "randomized_interactions_ does not exist: it needs algorithm='one_shot', and item "
-                f"counts above the noise. The fit took {self.algorithm_reason_!r}."
+                f"counts above the noise. The fit used {self.algorithm_reason_!r}."
             )
         rows = self.randomized_interactions_.rows
         columns, shape = self.selected_items_[rows.indices], (rows.shape[0], self.n_features_in_)

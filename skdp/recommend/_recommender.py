@@ -112,7 +112,7 @@ def choose_route(estimator, shape):
     if max(ours, other) < _LEAST_SIGNAL and estimator.epsilon > _LEAST_PURE:
         return "popularity", "popularity: only a latent factor of a tenth of all would be detected"
     name = "one_shot" if ours > other else "gram"
-    return name, f"{name}: signal {max(ours, other):.3g} against {min(ours, other):.3g}"
+    return name, f"{name}: expected signal {max(ours, other):.3g}, else {min(ours, other):.3g}"
 
 
 # A private recommender: noisy popularity, and the factors that can be read next to it.
@@ -144,7 +144,7 @@ class RecommenderPlans(PlansMixin):
 
         popular = recall_at_n(order[:, :size], hidden[judged])
         kind = "that share no item" if apart else "that overlap"
-        said = f"{rows} histories with {nnz / n:.3g} items each, popular and of factors {kind}; "
+        said = f"{rows} users with {nnz / n:.3g} items each, popular and of factors {kind}; "
         said += f"the most popular items, without noise, would find {popular:.2g}"
         return PlanData(lambda model: model.fit(shown), score, (said,), n / rows, best=math.nan)
 
@@ -395,7 +395,7 @@ class DPRecommender(
             check_int(self, "degree_floor", 1)
             if self._whole:
                 raise ValueError(
-                    "degree_floor needs privacy_unit='interaction': rows have length 1. "
+                    "degree_floor needs privacy_unit='interaction': rows are scaled to norm 1. "
                     f"Use degree_floor='auto'. Got degree_floor={self.degree_floor!r}."
                 )
         if self._cap is not None:

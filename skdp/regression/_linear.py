@@ -122,7 +122,7 @@ def warn_undetected_targets(estimator, columns, model_share_left, remedy):
     undetected, outcome, category = _not_located(columns), "and took a guess", PartialSignalWarning
     if not model_share_left:
         undetected, category = np.ones_like(undetected), NoSignalWarning
-        outcome = "so that every prediction is one released centre"
+        outcome = "so that all predictions are one released number"
     base.warn_undetected_columns(estimator, undetected, columns.needed,
         outcome=outcome, remedy=remedy, of="targets", category=category,
     )  # fmt: skip

@@ -34,7 +34,7 @@ def made_records(estimator, rng, n, d, spectrum, skew, nnz, priors=None, signal=
     if estimator.bounds is None:
         offset = rng.standard_normal(d) * X.std(axis=0) * estimator.fit_intercept
         X = X * clip if given else X + offset
-    return X, f"{rows} skewed rows, scaled to given bounds, else moved from 0", labels
+    return X, f"{rows} skewed rows, scaled to 'bounds' if given, otherwise not centred", labels
 
 
 def _quality(of, model, X, y, **who):
@@ -59,7 +59,7 @@ class RidgePlans(PlansMixin):
         y = in_target_bounds(self, y, away)
         y = y[:, 0] if n_targets == 1 else y
         fit, score = partial(fit_rows, X=X, y=y), partial(_quality, r2_score, X=X, y=y)
-        linear = f"targets of which {signal:g} of the variance is linear in the rows"
+        linear = f"targets; a linear model explains {signal:g} of their variance"
         plain = partial(Ridge(self.alpha, fit_intercept=self.fit_intercept).fit, X, y)
         return PlanData(fit, score, (said, linear), n / X.shape[0], best=math.nan, plain=plain)
 
@@ -82,7 +82,7 @@ class RidgeClassifierPlans(PlansMixin):
         usual = 0.5 if nnz is None else 0.9
         signal = check_share("signal", usual if signal is None else signal)
         X, said, labels = made_records(self, rng, n, d, spectrum, skew, nnz, priors, signal)
-        between = f"{len(names)} classes; {signal:g} of their variance is linear in the rows"
+        between = f"{len(names)} classes; a linear model explains {signal:g} of their variance"
         if labels is None:
             # Topics decide of texts: what the leading directions hold, not all rare columns alike.
             k = min(len(names), min(X.shape) - 1)
@@ -161,7 +161,7 @@ def shape_of(given, parameter):
         given = None
     shape = parameter if given is None else given
     if shape is None:
-        raise ValueError("plan needs the shape of the matrix: set 'matrix_shape'. Got None.")
+        raise ValueError("The shape of the matrix is needed: set 'matrix_shape'. Got None.")
     return (int(shape), 1) if isinstance(shape, Integral) else tuple(map(int, shape))
 
 
