@@ -50,7 +50,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
         -------
         X_new : ndarray of shape (n_samples, n_components)
             Projected rows. For a Dask array a lazy Dask array; for a list of files and for a row
-            source a generator of arrays, one for each block, so that nothing piles up.
+            source a generator of arrays, one for each block.
         """
         check_is_fitted(self, "components_")
         return self._projected(X)

@@ -308,7 +308,7 @@ class DPPCA(
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features), or blocks
             The private rows. Blocks are a memory map, a list of npy or npz files, a Dask array, or
-            a row source (see the user guide, "Outgrowing one machine").
+            a row source (user guide: "Data larger than memory").
         y : Ignored
             Not used.
         groups : array-like of shape (n_samples,), default=None

@@ -332,7 +332,8 @@ class FederatedClient:
         Returns
         -------
         words : ndarray of uint64
-            The contribution modulo 2**64. Alone it holds one part of the noise, too little.
+            The contribution modulo 2**64. Alone it has only one part of the noise, which is too
+            little.
 
         Raises
         ------

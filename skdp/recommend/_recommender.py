@@ -193,7 +193,7 @@ class DPRecommender(
         Items are divided by their count to this power before factors are computed. 0 is a plain
         singular value decomposition, 0.5 the normalisation of graph filters.
     degree_floor : "auto" or int, default="auto"
-        Interactions: users with fewer of the selected items have weights as if they had so many.
+        Interactions: users with fewer of the selected items have weights as if they had this many.
         "auto" takes the released mean number. A number must be public; `algorithm="auto"` uses it
         too (10 otherwise).
     value_cap : "binary" or float, default="binary"
@@ -430,7 +430,7 @@ class DPRecommender(
     # -- the public map ------------------------------------------------------------------------
 
     def transform(self, R: Any) -> Any:
-        """Measure the popularity and the factors of histories.
+        """Return the popularity and the latent factors of the rows of users.
 
         The map is public, but its output for private rows is not covered by epsilon.
 

@@ -372,7 +372,7 @@ class PrivacySession:
     adjacency, unit : str
         What the guarantee protects; recorded in the receipt.
     observer : Observer or None, default=None
-        Who hears of payments.
+        It is told of each charge.
     """
 
     def __init__(
