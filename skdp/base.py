@@ -441,7 +441,7 @@ def warn_unseen(estimator, of, needed, remedy):
     """Say that a scale was not found; `remedy` is the public parameter that takes its place."""
     warn_caller(
         f"{type(estimator).__name__} could not find the scale of {of}, and took a guess: about "
-        f"{needed} must differ from 0, or from their centre. Give a public {remedy}.",
+        f"{needed} of them must differ from 0, or from their centre. Give a public {remedy}.",
         PartialSignalWarning,
     )
 
