@@ -1,4 +1,4 @@
-"""The verbs of a factorizer on streams and servers; in between there is its `FactorizerState`."""
+"""Methods of a factorizer for streams and servers; a `FactorizerState` is kept between calls."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class RowComponentsMixin:
         center, near, between = _base.public_range(self, d, centers=centers)
         sparse = _base.stays_sparse(source) and (center is None or not centers)
         shares = _validation.check_split(self, self._default_shares(d, sparse))
-        # Query: what may be asked of the rows, with its bounds; nothing is read.
+        # Query: the possible releases, with their bounds; nothing is read.
         query = self._unit_query(source)
         ask = session.ask(query if center is None else query.centered(center, between))
         n = query.n_rows if self._total_is_public() else None

@@ -18,7 +18,7 @@ from skdp.units import DEGREE, INTERVAL, offered
 
 
 def check_used(estimator):
-    """Refuse bounds that the unit does not read; warn of steps that a named route does not take.
+    """Refuse bounds that the unit does not use; warn of steps that a named algorithm omits.
 
     Decided from parameters alone.
     """
@@ -379,7 +379,7 @@ class DPTruncatedSVD(
             sums = ask.sums(share=shares.get("row_sum", shares["subspace"] / 2))
         total, total_noise = abs(float(sums.value.sum())), sums.noise_scale * math.sqrt(d)
         if self.algorithm == "auto" and total > CLEAR * total_noise > 0.0 and not about_mean:
-            # Columns are of one sign, so that sums show what holds most.
+            # Columns are of one sign, so sums show the largest.
             route = _base.row_route("auto", d, k, True, centred=False)
         V, sums, shown = _base.row_subspace(
             session, ask, route, d, k, shares, noise,

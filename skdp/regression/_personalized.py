@@ -56,7 +56,7 @@ class QuantileLoss:
 
 
 def check_row_loss(name, loss):
-    """Refuse a loss that is not what it says; it is tried on public residuals."""
+    """Refuse a loss that is not as declared; it is tried on public residuals."""
 
     def fail(why):
         raise ValueError(

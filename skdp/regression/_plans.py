@@ -1,4 +1,4 @@
-"""Made data of the regressions: records, users with rows of their own, measurements of a matrix."""
+"""Synthetic data of the regressions: records, users with rows, measurements of a matrix."""
 
 from __future__ import annotations
 
@@ -68,8 +68,9 @@ class RidgeClassifierPlans(PlansMixin):
     """Plans of linear classification.
 
     Facts: `priors` (shares of the classes; None: all are equal), `signal` (share of the variance of
-    the classes' 0/1 indicators that is linear in the rows; of sparse rows the share of what decides
-    that is linear in their leading directions), and `spectrum`, `skew` and `nnz` as of `DPRidge`.
+    the classes' 0/1 indicators that is linear in the rows; for sparse rows the share of the class
+    scores that is linear in their leading directions), and `spectrum`, `skew` and `nnz` as of
+    `DPRidge`.
     """
 
     _measure = "accuracy on synthetic records"
@@ -84,7 +85,7 @@ class RidgeClassifierPlans(PlansMixin):
         X, said, labels = made_records(self, rng, n, d, spectrum, skew, nnz, priors, signal)
         between = f"{len(names)} classes; a linear model explains {signal:g} of their variance"
         if labels is None:
-            # Topics decide of texts: what the leading directions hold, not all rare columns alike.
+            # Classes of texts follow topics: the leading directions, not all rare columns equally.
             k = min(len(names), min(X.shape) - 1)
             leading = sp.linalg.svds(X, k, v0=np.ones(min(X.shape)))[2].T
             labels = np.argmax(linear_targets(rng, X @ leading, len(names), signal), axis=1)
