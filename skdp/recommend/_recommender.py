@@ -1,4 +1,4 @@
-"""A private recommender: noisy popularity, and the factors that can be read next to it."""
+"""A private recommender: noisy popularity, and latent factors above the noise."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from skdp.theory._plan import USUAL_ONES, check_entries, histories_of, rows_of
 from skdp.theory._subspaces import MAX_FLIPS
 from skdp.units import offered
 
-# Which release reads most of a user-item matrix: decided before any data are seen.
+# Which release shows most of a user-item matrix: decided before any data are read.
 
 
 _LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
@@ -49,10 +49,10 @@ def release_route(name, session, whole, n_users):
 
 
 def counted_alike(session, n_users, n_items):
-    """Return how many items a user may have who counts fully for each, by the noise of counts.
+    """Return up to how many items a user counts fully for each, by the noise of counts.
 
-    Users of more count as rows of their length do: few long histories are not what all like. That
-    costs counts, and little where users are many for each item, next to the noise.
+    Users with more items have smaller weights, because a few long histories are not the taste of
+    all. This biases counts, by little relative to the noise if there are many users per item.
     """
     pure, part = session.budget.pure_epsilon, math.sqrt(_OF_CELLS)
     noise = math.sqrt(2.0) / (part * pure) if pure else session.noise_multiplier
@@ -115,10 +115,10 @@ def choose_route(estimator, shape):
     return name, f"{name}: expected signal {max(ours, other):.3g}, else {min(ours, other):.3g}"
 
 
-# A private recommender: noisy popularity, and the factors that can be read next to it.
+# A private recommender: noisy popularity, and latent factors above the noise.
 
 
-# Plans: made histories of which some items are hidden, and what a recommender finds of them.
+# Plans: synthetic rows with hidden items, and the fraction of these that a recommender finds.
 
 
 class RecommenderPlans(PlansMixin):
@@ -330,7 +330,7 @@ class DPRecommender(
         return super()._fit_elsewhere(schema, n_features, connect)
 
     def _fit_session(self, session, R):
-        """Release counts, a moment and a choice; everything else is free."""
+        """Release counts, a moment and a choice; everything else is post-processing."""
         name, reason = self._route(R)
         available = 1.0
         if not self._whole:
