@@ -311,9 +311,8 @@ class DPTruncatedSVD(
     def _check_parameters(self):
         self._check_unit()
         _validation.check_int(self, "n_components", 1)
-        _validation.check_option(
-            self, "algorithm", _unit_fits.UNIT_SOLVERS.get(self.privacy_unit, _ROW_SOLVERS)
-        )
+        solvers = _unit_fits.UNIT_SOLVERS.get(self.privacy_unit, _ROW_SOLVERS)
+        _validation.check_option(self, "algorithm", solvers, f" for the unit {self.privacy_unit!r}")
         _validation.check_int(self, "n_iter", 1, also=("auto",))
         _validation.check_int(self, "n_oversamples", 0, also=("auto",))
         _base.check_normalizer(self)

@@ -93,7 +93,7 @@ class Book:
                     f"{f'PrivacyLedger {name!r}' if name else 'this PrivacyLedger'} has "
                     f"epsilon={balance.remaining(part=part):.4g} left, both at "
                     f"delta={self.terms.cap.delta:.3g}. The data were not touched. Use a smaller "
-                    "'epsilon' or fewer fits."
+                    f"'epsilon' or fewer fits{', with delta=0' * (not self.terms.cap.delta)}."
                 )
         return key
 
