@@ -399,7 +399,7 @@ def _cells(ask, frame, side, n_classes, share):
 
 
 def cells_per_side(n, noise_scale):
-    """Return how many cells per side keep the noise of a cell below its rows."""
+    """Return how many cells per side leave more rows than noise in a mean cell."""
     clear = max(n, 0.0) / noise_scale if noise_scale > 0 else math.inf
     return int(min(_MOST, math.sqrt(clear)))
 

@@ -525,7 +525,8 @@ def _without_directions(
 
     Also return the regressions of columns and of targets on the directions. The noise edge is added
     to their moments, which bounds the inverse. Scores of labels start from a multiple of what the
-    directions were made of: that had more of the budget, and its noise confuses no classes.
+    directions were made of: that had more of the budget, so the noise of the rest confuses no
+    classes.
     """
     k, A, B = len(released.directions), released.scatter, released.cross
     m = len(A) - k

@@ -341,10 +341,10 @@ def screened_moment(
 
     `signal` is rows over the noise of an entry of the moment, at the whole share; `most` is what a
     `count` may be. Popularity is added, as for rows, if the subspace lacks a part of it. All
-    columns are used if the edge of their noise, over the fraction of the counts, is lower: they are
-    then about equally popular. The less signal a moment may have, the more of the budget the counts
-    get, which give one direction. A moment of dense rows has that direction, too: by the first
-    counts c, it holds at least c'c/(most sum c) of all squares.
+    columns are used if the edge of their noise, over the fraction of the counts that they have, is
+    lower: they are then about equally popular. The less signal a moment may have, the more of the
+    budget the counts get, which give one direction. A moment of dense rows has that direction, too:
+    by the first counts c, it holds at least c'c/(most sum c) of all squares.
     """
     strength = signal * math.sqrt(k) / _MOMENT_SIGNAL
     part = min(0.9, 1 / (1 + strength)) * _SUMS

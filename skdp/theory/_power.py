@@ -1,8 +1,8 @@
 """Bounds and diagnostics of private power methods (Hardt, Roth 2013; Nicolas et al. 2024).
 
-Notation: A is n x n with leading eigenvectors U (n x k), the iterate X is n x p, B the largest
-length of a row of X, L the number of steps, gap the distance of eigenvalue k from the one that the
-iterate leaves out. Bounds hold up to a constant that the papers do not give; it is 1 here.
+Notation: A is n x n with leading eigenvectors U (n x k), the iterate X is n x p, B the largest norm
+of a row of X, L the number of steps, gap the distance of eigenvalue k from the one that the iterate
+leaves out. Bounds hold up to a constant that the papers do not give; it is 1 here.
 """
 
 from __future__ import annotations

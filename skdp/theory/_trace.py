@@ -1,4 +1,4 @@
-"""What theory says of private low-rank regression: bounds, and how many records are needed.
+"""Theory of private low-rank regression: bounds, and how many records are needed.
 
 Notation: M is d1 x d2 of rank r, d = max(d1, d2), q = r (d1 + d2 - r); entries of X_i have
 variance lam, the noise of y has standard deviation `noise_sd`; mu is the Gaussian-DP parameter of
@@ -86,8 +86,8 @@ def start_bounds(
 ) -> StartBounds:
     """Return the error bounds of the private initialization (Zha 2024, theorem 1).
 
-    With d = d1 + d2, s_1 and s_r the largest and smallest singular values of M, sx the noise of y,
-    a = sqrt(r) s_1 + sx, L = log(n) sqrt(log(3.75/delta)): u1 = (a/s_r) sqrt(d log d / n), u2 =
+    With d = max(d1, d2), s_1 and s_r the largest and smallest singular values of M, sx the noise of
+    y, a = sqrt(r) s_1 + sx, L = log(n) sqrt(log(3.75/delta)): u1 = (a/s_r) sqrt(d log d / n), u2 =
     (a/s_r) sqrt(r) d L / (n epsilon), e1 = s_1 u1, e2 = s_1 u2 + a r sqrt(d) L / (n epsilon).
 
     Parameters
@@ -188,8 +188,9 @@ def descent_error_bound(
     """Return the Frobenius error of private Riemannian descent (Zha 2024, theorems 3 and 7).
 
     sx sqrt(q log(d) / n) + (sx + s_r) r (d1 + d2) log(n)^(3/2) sqrt(log(log(n)/delta)) / (n
-    epsilon). `label_only` (theorem 7: neighbours differ in y alone) has no s_r. The error of
-    `DPTraceRegressor` has none for records either, because its clip norm follows the residuals.
+    epsilon). The names are those of `start_bounds`, and q = r (d1 + d2 - r). `label_only` (theorem
+    7: neighbours differ in y alone) has no s_r. The error of `DPTraceRegressor` has none for
+    records either, because its clip norm follows the residuals.
 
     Parameters
     ----------
