@@ -440,8 +440,8 @@ def units_of(estimator, rows="rows"):
 def warn_unseen(estimator, of, needed, remedy):
     """Say that a scale was not found; `remedy` is the public parameter that takes its place."""
     warn_caller(
-        f"{type(estimator).__name__} could not find the scale of {of}, and took a guess: about "
-        f"{needed} of them must differ from 0, or from their centre. Give a public {remedy}.",
+        f"{type(estimator).__name__} could not find the scale of {of}: this needs about {needed} "
+        f"that differ from 0 or from their centre. A guess took its place. Give a public {remedy}.",
         PartialSignalWarning,
     )
 

@@ -215,7 +215,7 @@ def warn_of_verdict(estimator, found, asked, kept, chance=0.0, positive=0):
 
 
 def found_of(values):
-    """Return how many values are above 0, how many there are, and an empty `Kept`: none is known."""
+    """Return how many values are above 0, how many there are, and an empty `Kept`."""
     return int(np.count_nonzero(values)), len(values), Kept(0.0, 0.0)
 
 
