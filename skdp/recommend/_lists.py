@@ -339,9 +339,7 @@ def missed_share(model: Any, X: Any, _: Any = None) -> Any:
     # A row with nothing to hide, or nothing to go by, counts as half of a loss.
     losses, length = np.full(rows.shape[0], 0.5), model.filter_.list_length
     score = model.filter_.scorer()
-    for u in np.flatnonzero(
-        judged
-    ):  # one row at a time: the bits of a product depend on the other rows
+    for u in np.flatnonzero(judged):  # one at a time: bits of a product depend on other rows
         row = known[[u]]
         lists, _ = best_items(score, row, length, exclude_known=True)
         wanted = hidden.indices[hidden.indptr[u] : hidden.indptr[u + 1]]
