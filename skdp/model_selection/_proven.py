@@ -334,7 +334,8 @@ def _fast_map(model, method):
         coef = np.asarray(model.coef_, np.float64).reshape(-1, 1)
         return lambda X: _products(X, coef)[:, 0] + model.intercept_
     if type(model) in (RowClipper, PublicScaler, DPStandardScaler) and method == "transform":
-        return model.transform  # entry by entry, and sums along rows
+        # Entry by entry, and sums along rows; `set_output` makes a frame of them.
+        return lambda X: np.ascontiguousarray(model.transform(X), np.float64)
     if type(model) in (DPRidge, DPRidgeClassifier) and method == "predict":
         classes = getattr(model, "classes_", None)
         finish = np.asarray if classes is None else partial(best_label, classes=classes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from numbers import Real
@@ -258,21 +259,19 @@ class PrivateScorer:
         zeros = public_row(X)
         if zeros is not None:
             one(model, zeros, None if y is None else _public_target(model, y))
+        if batch is not None:
+            one = partial(_by_itself, method, loss, batch)
+        # In a batch one entry that is no number would make all rows fail.
         mixed = not all_numbers(X) or (y is not None and y.dtype.kind == "O")
-        if mixed:  # in a batch one entry that is no number would make all rows fail
-            if batch is not None:
-                one = partial(_by_itself, method, loss, batch)
-            batch = None
 
         def losses():
             if n_rows(X) == 0:  # an empty fold scores like any other: noise alone
                 return np.zeros(0)
-            if batch is None:
-                found = each_row(lambda x, t: one(model, x, t), X, y)
-            else:
-                with np.errstate(all="ignore"):
-                    found = _by_row(method, loss, as_numbers(X), y, batch(X))
-            return np.asarray(found, np.float64)
+            if batch is not None and not mixed:
+                # Targets of a kind that no loss has fail: the kind of a list follows its values.
+                with suppress(Exception), np.errstate(all="ignore"):
+                    return np.asarray(_by_row(method, loss, as_numbers(X), y, batch(X)), np.float64)
+            return each_row(lambda x, t: one(model, x, t), X, y)
 
         return losses
 
