@@ -6,6 +6,9 @@ A route is chosen from public shapes and parameters, and from released numbers, 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -28,6 +31,23 @@ from skdp.solvers.median_search import raised_level
 from skdp.solvers.verdict import Kept, nonnegative, on_their_own, share_kept
 
 # The linear map that decompositions share: transform, inverse_transform, feature names.
+
+
+_EACH: ContextVar[bool] = ContextVar("skdp_each_by_itself", default=False)
+
+
+@contextmanager
+def each_by_itself() -> Iterator[None]:
+    """Project the rows that were fitted: each from itself alone, bit by bit.
+
+    A private step behind a model is fitted on the result (see `row_products`).
+    """
+    before = _EACH.set(True)
+    try:
+        with config_context(assume_finite=True):  # `fit` has looked
+            yield
+    finally:
+        _EACH.reset(before)
 
 
 class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin):
@@ -55,18 +75,32 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
         check_is_fitted(self, "components_")
         return self._projected(X)
 
-    def _transform_each(self, X):
-        """Project the rows that were fitted: each from itself alone, bit by bit.
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
+        """Fit the model and project X. The projected private rows are not covered by epsilon.
 
-        A private step behind this one is fitted on the result (see `row_products`).
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The private rows.
+        y : array-like of shape (n_samples,), default=None
+            Private targets, if ``fit`` takes them.
+        **fit_params : dict
+            Further arguments of ``fit``, for instance ``groups``.
+
+        Returns
+        -------
+        X_new : ndarray of shape (n_samples, n_components)
+            Projected rows.
         """
-        with config_context(assume_finite=True):  # `fit` has looked
-            return self._projected(X, exact=True)
+        self.fit(X, y, **fit_params)
+        with each_by_itself():
+            return self.transform(X)
 
-    def _projected(self, X, *, exact=False):
+    def _projected(self, X):
         """Project by the public map, which holds no reference to the estimator."""
         scale = self._whitening_scale() if getattr(self, "whiten", False) else None
-        project = Projection(self.components_, getattr(self, "mean_", None), scale, exact)
+        mean = getattr(self, "mean_", None)
+        project = Projection(self.components_, mean, scale, _EACH.get())
         return mapped(self, X, project, len(self.components_), accept_sparse=("csr", "csc"))
 
     def _whitening_scale(self):

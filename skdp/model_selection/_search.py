@@ -16,6 +16,7 @@ from skdp._inputs import refuse_blocks
 from skdp._validation import Seed, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import is_dask_array
+from skdp.decomposition._base import each_by_itself
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._cost import candidate_of, dp_parts, meaning_of, planned_fit
 from skdp.model_selection._pipelines import check_searchable
@@ -277,8 +278,9 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         **fit_params : dict
             Further arguments of fit.
         """
-        model = self.fit(X, y, **fit_params).best_estimator_
-        return getattr(model, "_transform_each", model.transform)(X)  # bit by bit, for a next step
+        self.fit(X, y, **fit_params)
+        with each_by_itself():
+            return self.transform(X)
 
     @available_if(_has("inverse_transform"))
     def inverse_transform(self, X: Any) -> Any:

@@ -5,9 +5,13 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.pipeline import make_pipeline
 
-from skdp import DPPCA, DPTruncatedSVD
+from skdp import DPPCA, DPIncrementalPCA, DPTruncatedSVD
 from skdp.data.products import GRID_BITS, IntegerSketch, SketchMap, _halves, _powers, row_products
+from skdp.decomposition._base import each_by_itself
+from skdp.model_selection import DPGridSearchCV
+from skdp.preprocessing import DPStandardScaler
 
 
 def problem(n, d, k, seed=0):
@@ -77,16 +81,20 @@ def test_extremes():
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-@pytest.mark.parametrize("cls", [DPPCA, DPTruncatedSVD])
+@pytest.mark.parametrize(
+    "model",
+    [DPPCA(3, clip_norm=6.0), DPTruncatedSVD(3, clip_norm=6.0), DPIncrementalPCA(3, clip_norm=6.0),
+     DPGridSearchCV(make_pipeline(DPStandardScaler(), DPPCA(3)), {"dppca__clip_norm": [6.0]})],
+)  # fmt: skip
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_a_fit_hands_on_rows_that_do_not_see_each_other(cls, dtype):
+def test_a_fit_hands_on_rows_that_do_not_see_each_other(model, dtype):
     X = np.random.default_rng(0).standard_normal((600, 37)).astype(dtype)
-    model = cls(3, clip_norm=6.0)
     first = model.fit_transform(X)
     assert first.dtype == dtype
     np.testing.assert_allclose(first, model.transform(X), rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(model._transform_each(X[1:]), first[1:])
-    np.testing.assert_array_equal(model._transform_each(X[5:6]), first[5:6])
+    with each_by_itself():
+        np.testing.assert_array_equal(model.transform(X[1:]), first[1:])
+        np.testing.assert_array_equal(model.transform(X[5:6]), first[5:6])
 
 
 # -- integer sketches: exact modulo 2**64, and norms that hold for the integers as they are --------
