@@ -65,7 +65,11 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
     def _checked_meaning(self, candidates, fit_params):
         """Return what the search protects, if each part of each candidate protects the same."""
         meaning = self._meaning(fit_params)
-        scored_unit(meaning[0])
+        if scored_unit(meaning[0]).of_groups and fit_params.get("groups") is None:
+            raise ValueError(
+                f"{type(self).__name__} scores the rows of each group: pass 'groups' to its fit. A "
+                "'group_column' is not read; a Pipeline needs metadata routing."
+            )
         for params in candidates:  # all of them: the candidates that run are drawn later
             for part in dp_parts(candidate_of(self.estimator, params)):
                 unit, adjacency = meaning_of(part, with_groups="groups" in fit_params)
