@@ -525,7 +525,7 @@ def groups_of_batch(X, groups, seen):
     labels, codes = np.unique(groups, return_inverse=True)
     if (kind := labels.dtype.kind) in "mM":  # the next batch may have another unit of time
         labels = labels.astype(f"{kind}8[us]")
-    names = [_name(label) for label in labels.tolist()]
+    names = [name_of_label(label) for label in labels.tolist()]
     if names and seen and names[0][0] != seen[0][0]:
         raise ValueError("Groups are text in one batch and numbers in another.")
     if not set(seen).isdisjoint(names):
@@ -536,7 +536,8 @@ def groups_of_batch(X, groups, seen):
     return GroupRows(X, {}, codes), sorted({*seen, *names})
 
 
-def _name(label):
+def name_of_label(label):
+    """Return a text of the label of a group, the same for equal numbers of any type."""
     if isinstance(label, str):
         return "s" + label
     if isinstance(label, (bool, int)) or (isinstance(label, float) and label.is_integer()):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_consistent_length
 
-from skdp._inputs import check_numbers, checked
+from skdp._inputs import check_numbers, checked, name_of_label
 from skdp._limits import FloatArray
 from skdp._validation import Seed, check_int, check_labels, check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
@@ -246,7 +246,8 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
 def _blocks(users: NDArray[Any], n_rounds: int, number: int) -> FloatArray:
     """Return the block of each user: a function of its label and a public number alone."""
     key = number.to_bytes(8, "little")
-    words = [hashlib.blake2b(str(user).encode(), digest_size=8, key=key).digest() for user in users]
+    names = map(name_of_label, users.tolist())  # whatever common type the labels have
+    words = [hashlib.blake2b(name.encode(), digest_size=8, key=key).digest() for name in names]
     return np.array([int.from_bytes(w, "little") % max(1, n_rounds) for w in words], np.float64)
 
 

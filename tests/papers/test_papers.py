@@ -12,7 +12,7 @@ from skdp.datasets import make_block_graph, make_interactions, make_user_tasks
 from skdp.exceptions import PrivacyError
 from skdp.papers import PersonalizedRegression, PowerDeflation, PowerMethod, SketchFactorizer
 from skdp.papers._base import PublishedQuery, published_bound
-from skdp.papers._jain_2021 import _Equations, _pairs
+from skdp.papers._jain_2021 import _blocks, _Equations, _pairs
 from skdp.papers._upadhyay_2018 import published_factors
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.queries.entries import EntryQuery, MatrixUnit
@@ -338,6 +338,12 @@ def test_targets_are_cut_as_printed(rng):
             for T in (Y, np.clip(Y, -2.0, 2.0))
         ]
         np.testing.assert_array_equal(*of)
+
+
+def test_a_block_follows_from_a_label_whatever_the_others_are():
+    kinds = np.arange(9), np.arange(9.0), [*np.arange(9.0), 9.5]
+    first, *others = (_blocks(np.asarray(users), 4, 77)[:9].tolist() for users in kinds)
+    assert others == [first, first]
 
 
 def test_printed_sensitivities_of_personal_models():
