@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from scipy.stats import randint
 from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 
@@ -409,9 +410,9 @@ class Printing:
 
 @pytest.mark.parametrize("who", ["step", "pipeline"])
 def test_callbacks_and_printing_do_not_count_the_runs(who, capsys):
-    search = ridge_search(
-        RowClipper(), {"ridge__alpha": [1.0, 2.0]}, strategy="random_stopping", mean_n_runs=5.0
-    )
+    step = ColumnTransformer([("c", RowClipper(), slice(0, 5))], sparse_threshold=0, verbose=True)
+    options = {"strategy": "random_stopping", "mean_n_runs": 5.0}
+    search = ridge_search(step, {"ridge__alpha": [1.0, 2.0]}, **options)
     search.estimator.set_params(verbose=True)
     told = search.estimator if who == "pipeline" else search.estimator["ridge"]
     if hasattr(told, "set_callbacks"):
