@@ -408,6 +408,7 @@ class Printing:
     on_fit_task_begin = on_fit_task_end = teardown = setup
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("who", ["step", "pipeline"])
 def test_callbacks_and_printing_do_not_count_the_runs(who, capsys):
     step = ColumnTransformer([("c", RowClipper(), slice(0, 5))], sparse_threshold=0, verbose=True)
