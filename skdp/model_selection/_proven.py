@@ -252,7 +252,7 @@ def fast_map(model, X, method):
         known = list(X.columns) == list(getattr(model, "feature_names_in_", ()))
     else:
         plain = isinstance(X, np.ndarray) and X.ndim >= 2
-        known = (plain or sp.issparse(X)) and X.dtype.kind in "fiub"
+        known = (plain or sp.issparse(X)) and X.dtype.kind in "fiubO"
     by_block = _fast_map(model, method) if known else None
     return None if by_block is None else lambda X: _by_block(by_block, as_numbers(X))
 
@@ -263,9 +263,9 @@ def as_numbers(X):
 
 
 def all_numbers(X):
-    """Whether what is no frame, or every column of one, holds numbers alone."""
+    """Whether an array, factors, or every column of a frame holds numbers alone."""
     if not hasattr(X, "iloc"):
-        return True
+        return isinstance(X, tuple) or X.dtype.kind != "O"
     return all(isinstance(kind, np.dtype) and kind.kind in "fiub" for kind in X.dtypes)
 
 
@@ -369,7 +369,14 @@ def _fast_pipeline(pipeline, method):
 def as_rows(X):
     """Return X in a form whose rows can be taken one at a time."""
     if isinstance(X, tuple):
-        return tuple(np.asarray(part) for part in X)
+        return tuple(map(as_entries, X))
     if sp.issparse(X):
         return sp.csr_array(X)
-    return X if hasattr(X, "iloc") else np.asarray(X)
+    return X if hasattr(X, "iloc") else as_entries(X)
+
+
+def as_entries(values):
+    """Return an array; in a list, an entry that is no number leaves the type of others alone."""
+    found = np.asarray(values)
+    kept = hasattr(values, "dtype") or found.dtype.kind in "fiub"
+    return found if kept else np.asarray(values, object)

@@ -19,6 +19,7 @@ from skdp.exceptions import PrivacyError
 from skdp.model_selection._proven import (
     all_numbers,
     apply,
+    as_entries,
     as_numbers,
     as_rows,
     each_row,
@@ -107,12 +108,13 @@ def _origin(model, X):
 
 
 def _by_itself(method, loss, found_of, _, X, y):
-    """Return the loss of a single row of data with mixed types, computed as in a batch.
-
-    The result must not depend on the types of other rows, which decide the dtype of a batch.
-    """
-    y = None if y is None else np.asarray(y.tolist())
+    """Return the loss of a single row of data with mixed types, computed as in a batch."""
     return _by_row(method, loss, as_numbers(X), y, found_of(X))
+
+
+def _of_its_own_type(y):
+    """Return the target of a row as it were alone: other rows decide the dtype of a batch."""
+    return np.asarray(y.tolist()) if y is not None and y.dtype.kind == "O" else y
 
 
 def _public_target(model, y):
@@ -228,7 +230,8 @@ class PrivateScorer:
     def _query(self, model, X, y, groups, unit, private_count):
         """Return the query, and the number of units where it is public."""
         X = as_rows(X)
-        y = None if y is None else np.asarray(as_labels(y))
+        if y is not None:
+            y = labels if (labels := np.asarray(as_labels(y))).ndim == 1 else as_entries(y)
         check_consistent_length(X[0] if isinstance(X, tuple) else X, y, groups)
         owners = None
         if unit.of_groups:
@@ -271,7 +274,7 @@ class PrivateScorer:
                 # Targets of a kind that no loss has fail: the kind of a list follows its values.
                 with suppress(Exception), np.errstate(all="ignore"):
                     return np.asarray(_by_row(method, loss, as_numbers(X), y, batch(X)), np.float64)
-            return each_row(lambda x, t: one(model, x, t), X, y)
+            return each_row(lambda x, t: one(model, x, _of_its_own_type(t)), X, y)
 
         return losses
 

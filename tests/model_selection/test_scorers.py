@@ -242,6 +242,20 @@ def test_other_targets_and_more_losses_than_rows_are_refused():
     refuses(ValueError, "one number", query.total().answer, 0.0)
 
 
+@pytest.mark.parametrize("bad", ["text", 1j, b"bytes", None])
+def test_an_entry_of_a_list_that_is_no_number_takes_out_its_row_alone(bad):
+    rows, targets = X[:9].tolist(), np.column_stack([Y, Y])[:9].tolist()
+    model = DPRidge(clip_norm=1.0, target_bounds=(-9, 9)).fit(X, np.column_stack([Y, Y]))
+    scorer = make_private_scorer("squared_error", (0.0, 1.0))
+
+    def total(row, target):
+        data = [*rows, *row], [*targets, *target]
+        query, _ = scorer._query(model, *data, None, UNITS["row"], True)
+        return int(query.total().answer(1e-9))
+
+    assert total([], []) == total([[bad] * 4], [[0, 0]]) == total([[0] * 4], [[bad, 0]])
+
+
 class _Coupled(RowClipper):
     """Looks at all rows that it is given."""
 
