@@ -253,7 +253,8 @@ def test_an_entry_of_a_list_that_is_no_number_takes_out_its_row_alone(bad):
         query, _ = scorer._query(model, *data, None, UNITS["row"], True)
         return int(query.total().answer(1e-9))
 
-    assert total([], []) == total([[bad] * 4], [[0, 0]]) == total([[0] * 4], [[bad, 0]])
+    for more in (([[bad] * 4], [[0, 0]]), ([[0] * 4], [[bad, 0]])):
+        assert abs(total(*more) - total([], [])) <= 0.5e9 + 1
 
 
 class _Coupled(RowClipper):
