@@ -519,8 +519,7 @@ def groups_of_batch(X, groups, seen):
     """Return the rows of a batch by group, and the labels of all batches so far.
 
     A group that came in an earlier batch is an error. The error depends on the label of that group
-    alone, and reveals nothing about other groups. Labels are compared as text; equal integers of
-    any numeric type have the same text.
+    alone, and reveals nothing about other groups.
     """
     labels, codes = np.unique(groups, return_inverse=True)
     if (kind := labels.dtype.kind) in "mM":  # the next batch may have another unit of time

@@ -6,15 +6,12 @@ A route is chosen from public shapes and parameters, and from released numbers, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn import config_context
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
@@ -36,18 +33,14 @@ from skdp.solvers.verdict import Kept, nonnegative, on_their_own, share_kept
 _EACH: ContextVar[bool] = ContextVar("skdp_each_by_itself", default=False)
 
 
-@contextmanager
-def each_by_itself() -> Iterator[None]:
+def each_by_itself(transform: Any, X: Any) -> Any:
     """Project the rows that were fitted: each from itself alone, bit by bit.
 
     A private step behind a model is fitted on the result (see `row_products`).
     """
-    before = _EACH.set(True)
-    try:
-        with config_context(assume_finite=True):  # `fit` has looked
-            yield
-    finally:
-        _EACH.reset(before)
+    context = copy_context()
+    context.run(_EACH.set, True)
+    return context.run(transform, X)
 
 
 class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin):
@@ -73,7 +66,9 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
             source a generator of arrays, one for each block, so that nothing piles up.
         """
         check_is_fitted(self, "components_")
-        return self._projected(X)
+        scale = self._whitening_scale() if getattr(self, "whiten", False) else None
+        project = Projection(self.components_, getattr(self, "mean_", None), scale, _EACH.get())
+        return mapped(self, X, project, len(self.components_), accept_sparse=("csr", "csc"))
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
         """Fit the model and project X. The projected private rows are not covered by epsilon.
@@ -92,16 +87,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
         X_new : ndarray of shape (n_samples, n_components)
             Projected rows.
         """
-        self.fit(X, y, **fit_params)
-        with each_by_itself():
-            return self.transform(X)
-
-    def _projected(self, X):
-        """Project by the public map, which holds no reference to the estimator."""
-        scale = self._whitening_scale() if getattr(self, "whiten", False) else None
-        mean = getattr(self, "mean_", None)
-        project = Projection(self.components_, mean, scale, _EACH.get())
-        return mapped(self, X, project, len(self.components_), accept_sparse=("csr", "csc"))
+        return each_by_itself(self.fit(X, y, **fit_params).transform, X)
 
     def _whitening_scale(self):
         scale = np.sqrt(self.explained_variance_)

@@ -4,7 +4,7 @@ import contextlib
 import inspect
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -357,13 +357,7 @@ def _fast_pipeline(pipeline, method):
     maps.append(_fast_map(steps[-1], last) if last else None)
     if any(each is None for each in maps):
         return None
-
-    def chain(X):
-        for each in maps:
-            X = each(X)
-        return X
-
-    return chain
+    return lambda X: reduce(lambda rows, each: each(rows), maps, X)
 
 
 def as_rows(X):

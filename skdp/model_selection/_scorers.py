@@ -107,11 +107,6 @@ def _origin(model, X):
     return model.inverse_transform(np.zeros_like(model.transform(zeros)))
 
 
-def _by_itself(method, loss, found_of, _, X, y):
-    """Return the loss of a single row of data with mixed types, computed as in a batch."""
-    return _by_row(method, loss, as_numbers(X), y, found_of(X))
-
-
 def _of_its_own_type(y):
     """Return the target of a row as it were alone: other rows decide the dtype of a batch."""
     return np.asarray(y.tolist()) if y is not None and y.dtype.kind == "O" else y
@@ -262,8 +257,12 @@ class PrivateScorer:
         zeros = public_row(X)
         if zeros is not None:
             one(model, zeros, None if y is None else _public_target(model, y))
-        if batch is not None:
-            one = partial(_by_itself, method, loss, batch)
+
+        def by_batch(_, rows, targets):
+            return _by_row(method, loss, as_numbers(rows), targets, batch(rows))
+
+        if batch is not None:  # single rows are computed as in a batch
+            one = by_batch
         # In a batch one entry that is no number would make all rows fail.
         mixed = not all_numbers(X) or (y is not None and y.dtype.kind == "O")
 
@@ -273,7 +272,7 @@ class PrivateScorer:
             if batch is not None and not mixed:
                 # Targets of a kind that no loss has fail: the kind of a list follows its values.
                 with suppress(Exception), np.errstate(all="ignore"):
-                    return np.asarray(_by_row(method, loss, as_numbers(X), y, batch(X)), np.float64)
+                    return np.asarray(by_batch(model, X, y), np.float64)
             return each_row(lambda x, t: one(model, x, _of_its_own_type(t)), X, y)
 
         return losses

@@ -66,10 +66,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         """Return what the search protects, if each part of each candidate protects the same."""
         meaning = self._meaning(fit_params)
         if scored_unit(meaning[0]).of_groups and fit_params.get("groups") is None:
-            raise ValueError(
-                f"{type(self).__name__} scores the rows of each group: pass 'groups' to its fit. A "
-                "'group_column' is not read; a Pipeline needs metadata routing."
-            )
+            raise ValueError("a search scores groups: pass 'groups' to fit, not a 'group_column'.")
         for params in candidates:  # all of them: the candidates that run are drawn later
             for part in dp_parts(candidate_of(self.estimator, params)):
                 unit, adjacency = meaning_of(part, with_groups="groups" in fit_params)
@@ -282,9 +279,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         **fit_params : dict
             Further arguments of fit.
         """
-        self.fit(X, y, **fit_params)
-        with each_by_itself():
-            return self.transform(X)
+        return each_by_itself(self.fit(X, y, **fit_params).transform, X)
 
     @available_if(_has("inverse_transform"))
     def inverse_transform(self, X: Any) -> Any:

@@ -188,7 +188,7 @@ def test_infinite_epsilon_is_exact():
         ({"estimator": DPPCA(random_state=0)}, "share their noise"),
         ({"delta": 0.0}, "pure differential privacy"),
         ({"param_grid": {"privacy_unit": ["row", "group"]}}, "protects .* and the search one row"),
-        ({"estimator": DPPCA(privacy_unit="group", group_column=0)}, "'group_column' is not read"),
+        ({"estimator": DPPCA(privacy_unit="group", group_column=0)}, "pass 'groups' to fit"),
         # A pure part is no Gaussian: the bound for random stopping would not hold.
         ({"estimator": FLIPPED}, "for 'gaussian' ones only"),
     ],
