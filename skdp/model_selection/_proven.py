@@ -370,7 +370,7 @@ def as_rows(X):
 
 
 def as_entries(values):
-    """Return an array; in a list, an entry that is no number leaves the type of others alone."""
+    """Return an array; in a list, no entry decides the type of the others."""
     found = np.asarray(values)
-    kept = hasattr(values, "dtype") or found.dtype.kind in "fiub"
-    return found if kept else np.asarray(values, object)
+    kind = np.float64 if found.dtype.kind in "fiub" else object
+    return found if hasattr(values, "dtype") else np.asarray(values, kind)
