@@ -224,6 +224,10 @@ class PrivateScorer:
 
     def _query(self, model, X, y, groups, unit, private_count):
         """Return the query, and the number of units where it is public."""
+        last = model[-1] if isinstance(model, Pipeline) else model
+        kept = getattr(last, "_fit_keeps", "") and last.private_state
+        if kept and getattr(last, "group_column", None) is not None and not unit.of_groups:
+            raise PrivacyError(f"losses of rows would come from {kept}: score its public_copy().")
         X = as_rows(X)
         if y is not None:
             y = labels if (labels := np.asarray(as_labels(y))).ndim == 1 else as_entries(y)

@@ -8,7 +8,14 @@ import scipy.sparse as sp
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from skdp import DPPCA, DPRidge, DPTraceRegressor, DPTruncatedSVD, PrivacyError
+from skdp import (
+    DPPCA,
+    DPPersonalizedRegressor,
+    DPRidge,
+    DPTraceRegressor,
+    DPTruncatedSVD,
+    PrivacyError,
+)
 from skdp.model_selection import PrivateScorer, make_private_scorer
 from skdp.preprocessing import RowClipper
 from skdp.queries.regression import LossQuery
@@ -168,6 +175,12 @@ def test_bad_scorers(params, match):
 def test_users_need_groups_and_norms_have_no_score():
     scorer = make_private_scorer("squared_error", (0.0, 1.0), privacy_unit="group")
     refuses(ValueError, "groups", scorer, Constant(), X, Y)
+    rows = np.column_stack([np.arange(len(X)) % 50, X])
+    personal = DPPersonalizedRegressor(1, group_column=0).fit(rows, Y)
+    assert -1 <= scorer(personal, rows, Y, groups=rows[:, 0]) <= 0
+    scorer_of_rows = make_private_scorer("squared_error", (0.0, 1.0))
+    refuses(PrivacyError, "public_copy", scorer_of_rows, personal, rows, Y)
+    assert -1 <= scorer_of_rows(personal.public_copy(), rows, Y) <= 0
     assert -1 <= scorer(Constant(), X, Y, groups=np.arange(len(X)) % 50) <= 0
     assert isinstance(scorer, PrivateScorer)
     assert repr(scorer) == "make_private_scorer('squared_error', (0.0, 1.0))"
