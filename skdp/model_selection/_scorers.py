@@ -265,8 +265,7 @@ class PrivateScorer:
         def by_batch(_, rows, targets):
             return _by_row(method, loss, as_numbers(rows), targets, batch(rows))
 
-        if batch is not None:  # single rows are computed as in a batch
-            one = by_batch
+        one = one if batch is None else by_batch  # single rows are computed as in a batch
         # In a batch one entry that is no number would make all rows fail.
         mixed = not all_numbers(X) or (y is not None and y.dtype.kind == "O")
 

@@ -311,8 +311,7 @@ class Run(NamedTuple):
 
 def _silence(model):
     """Switch off callbacks and printed lines, which would reveal the number of runs."""
-    deep = model.get_params(deep=True)
-    for part in [model, *deep.values()]:
+    for part in [model, *model.get_params(deep=True).values()]:
         if hasattr(part, "_skl_callbacks"):
             part.set_callbacks()
         if hasattr(part, "verbose"):
