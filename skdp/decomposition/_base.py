@@ -91,8 +91,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
 
     def _whitening_scale(self):
         scale = np.sqrt(self.explained_variance_)
-        floor = np.finfo(scale.dtype).eps
-        return np.where(scale < floor, floor, scale)
+        return np.maximum(scale, np.finfo(scale.dtype).eps)
 
     def inverse_transform(self, X: Any) -> Any:
         """Map projected rows back to the original space.

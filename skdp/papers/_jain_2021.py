@@ -10,11 +10,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_consistent_length
 
-from skdp._inputs import check_numbers, checked, name_of_label
+from skdp._inputs import check_numbers, checked, labels_of, name_of_label
 from skdp._limits import FloatArray
-from skdp._validation import Seed, check_int, check_labels, check_option, check_real
+from skdp._validation import Seed, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.factorisations import of_public, row_squares, solve
 from skdp.data.units import Batch, UserRows
@@ -160,8 +159,7 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
         X, y = checked(self, X, y, y_numeric=True)
         check_columns(self, X.shape[1])
         self._candidates_of(X.shape[1])
-        labels = check_labels(groups)
-        check_consistent_length(X, labels)
+        labels = labels_of(groups, len(X))
         session = self._open_session(pure=self.start == "exponential")
         users, codes = np.unique(labels, return_inverse=True)
         block = _blocks(users, self.n_rounds, session.random_number())
