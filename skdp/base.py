@@ -340,6 +340,9 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
 
     def _close_session(self, session, attributes):
         """Set the fitted attributes (all of them public) and the receipt."""
+        meaning = getattr(self, "privacy_unit", "row"), self.adjacency
+        if meaning != (session.unit, session.adjacency):  # by a callback, or in another thread
+            raise PrivacyError("'privacy_unit' or 'adjacency' was changed during the fit.")
         self._released_names = (*getattr(self, "_released_names", ()), *attributes)
         vars(self).update(attributes)
         self.privacy_spent_ = routes.receipt(session)

@@ -180,12 +180,12 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
         start, each = self._shares(session)
         zeta, eta, m = float(self.target_bound), float(self.product_bound), self.max_rows
         local = partial(_pairs, m=m, zeta=zeta)
-        answer = ask.sums("pairs", local, (((_triangle(d),), m // 2 * zeta**2),), share=start)
+        answer = ask.sums("pairs", local, (((d * (d + 1) // 2,), m // 2 * zeta**2),), share=start)
         U = of_public(np.linalg.eigh, _mirrored(answer.value, d))[1][:, -k:]
         q, size = m // 4, d * k
         for index in range(self.n_rounds):
             equations = _Equations(U, index, q, zeta, eta)
-            matrix = (((_triangle(size),), q * eta**2),)
+            matrix = (((size * (size + 1) // 2,), q * eta**2),)
             A = ask.sums("matrix", equations.matrix, matrix, share=each).value
             b = ask.sums("vector", equations.vector, (((size,), q * eta * zeta),), share=each).value
             Z = of_public(np.linalg.lstsq, _mirrored(A, size), b, rcond=None)[0]
@@ -247,10 +247,6 @@ def _blocks(users: NDArray[Any], n_rounds: int, number: int) -> FloatArray:
     names = map(name_of_label, users.tolist())  # whatever common type the labels have
     words = [hashlib.blake2b(name.encode(), digest_size=8, key=key).digest() for name in names]
     return np.array([int.from_bytes(w, "little") % max(1, n_rounds) for w in words], np.float64)
-
-
-def _triangle(n: int) -> int:
-    return n * (n + 1) // 2
 
 
 def _triangles(matrices: FloatArray) -> FloatArray:
