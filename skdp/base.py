@@ -135,6 +135,9 @@ def run_atomically(fit, estimator, args, kwargs):
             with one_blas_thread() if _is_narrow(args, kwargs) else nullcontext():
                 run = with_callbacks(fit) if vars(estimator).get("_skl_callbacks") else fit
                 fitted = run(estimator, *args, **kwargs)
+            for name in estimator.get_params(deep=False):  # by a callback, or in another thread
+                if vars(estimator).get(name) is not before.get(name):
+                    raise PrivacyError(f"{name!r} was changed during the fit.")
             # Attributes that an earlier fit released and this one did not are removed.
             now = vars(estimator).setdefault("_released_names", stale)
             for name in set(stale) - set(now):
@@ -340,9 +343,6 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
 
     def _close_session(self, session, attributes):
         """Set the fitted attributes (all of them public) and the receipt."""
-        meaning = getattr(self, "privacy_unit", "row"), self.adjacency
-        if meaning != (session.unit, session.adjacency):  # by a callback, or in another thread
-            raise PrivacyError("'privacy_unit' or 'adjacency' was changed during the fit.")
         self._released_names = (*getattr(self, "_released_names", ()), *attributes)
         vars(self).update(attributes)
         self.privacy_spent_ = routes.receipt(session)
