@@ -462,7 +462,7 @@ class GroupUnitMixin:
         if self._by_group and groups is None and self.group_column is None:
             raise ValueError(
                 f"{name} with privacy_unit='group' needs the group of each row: pass 'groups' to "
-                "fit. In a Pipeline or a search set 'group_column', or use metadata routing."
+                "fit. In a Pipeline set 'group_column', or use metadata routing."
             )
         if groups is not None and self.group_column is not None:
             raise ValueError("Both 'groups' and 'group_column' were given. Use one of them.")
@@ -519,13 +519,12 @@ def groups_of_batch(X, groups, seen):
     """Return the rows of a batch by group, and the labels of all batches so far.
 
     A group that came in an earlier batch is an error. The error depends on the label of that group
-    alone, and reveals nothing about other groups. Labels are compared as text; equal integers of
-    any numeric type have the same text.
+    alone, and reveals nothing about other groups.
     """
     labels, codes = np.unique(groups, return_inverse=True)
     if (kind := labels.dtype.kind) in "mM":  # the next batch may have another unit of time
         labels = labels.astype(f"{kind}8[us]")
-    names = [_name(label) for label in labels.tolist()]
+    names = [name_of_label(label) for label in labels.tolist()]
     if names and seen and names[0][0] != seen[0][0]:
         raise ValueError("Groups are text in one batch and numbers in another.")
     if not set(seen).isdisjoint(names):
@@ -536,7 +535,8 @@ def groups_of_batch(X, groups, seen):
     return GroupRows(X, {}, codes), sorted({*seen, *names})
 
 
-def _name(label):
+def name_of_label(label):
+    """Return a text of the label of a group, the same for equal numbers of any type."""
     if isinstance(label, str):
         return "s" + label
     if isinstance(label, (bool, int)) or (isinstance(label, float) and label.is_integer()):

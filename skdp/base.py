@@ -135,6 +135,9 @@ def run_atomically(fit, estimator, args, kwargs):
             with one_blas_thread() if _is_narrow(args, kwargs) else nullcontext():
                 run = with_callbacks(fit) if vars(estimator).get("_skl_callbacks") else fit
                 fitted = run(estimator, *args, **kwargs)
+            for name in estimator.get_params(deep=False):  # by a callback, or in another thread
+                if vars(estimator).get(name) is not before.get(name):
+                    raise PrivacyError(f"{name!r} was changed during the fit.")
             # Attributes that an earlier fit released and this one did not are removed.
             now = vars(estimator).setdefault("_released_names", stale)
             for name in set(stale) - set(now):

@@ -103,7 +103,7 @@ def test_a_shuffle_tells_nothing_of_labels(labels):
     for n_blocks in (1, 5):
         found = blocks_by_group(da.from_array(groups, chunks=2), X, n_blocks=n_blocks)[0]
         assert sorted(found.compute().tolist()) == sorted(groups.tolist())
-        assert len({_place(same, n_blocks) for same in (7, 7.0)}) == 1
+        assert len({_place(same, n_blocks) for same in (7, 7.0, np.int64(7))}) == 1
 
 
 @pytest.mark.thorough

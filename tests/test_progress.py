@@ -13,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning"
 
 pytest.importorskip("sklearn.callback")
 RNG = np.random.default_rng(0)
-X = RNG.standard_normal((300, 6))
+X, M = RNG.standard_normal((300, 6)), RNG.standard_normal((2000, 2, 2))
 
 
 class Spy:
@@ -43,7 +43,6 @@ class Spy:
         self.events.append(("teardown", None))
 
 
-M = RNG.standard_normal((2000, 2, 2))
 FITS = {
     "pca": (skdp.DPPCA(1, clip_norm=3.0), (X,)),
     "graph": (skdp.DPSpectralEmbedding(1), make_block_graph(30, 2, 5.0, 12.0, random_state=0)[:1]),
@@ -81,18 +80,20 @@ def test_callbacks_do_not_change_the_result():
     assert np.array_equal(components([]), components([Spy()]))
 
 
-def test_failed_fit_is_torn_down_and_leaves_nothing():
+@pytest.mark.parametrize("text", ["stop", "'adjacency' was changed during the fit"])
+def test_failed_fit_is_torn_down_and_leaves_nothing(text):
     class Failing(Spy):
         def on_fit_task_begin(self, estimator, context):
             super().on_fit_task_begin(estimator, context)
-            if context.task_name == "count":
-                raise PrivacyError("stop")
+            if text != "stop":
+                estimator.set_params(adjacency="replace")
+            elif context.task_name == "count":
+                raise PrivacyError(text)
 
-    estimator = skdp.DPPCA(1, clip_norm=3.0)
-    spy = Failing()
+    estimator, spy = skdp.DPPCA(1, clip_norm=3.0), Failing()
     estimator.set_callbacks(spy)
     before = dict(vars(estimator))
-    refuses(PrivacyError, "stop", estimator.fit, X)
+    refuses(PrivacyError, text, estimator.fit, X)
     assert spy.events[-1] == ("teardown", None)
     assert vars(estimator) == before
 
@@ -111,9 +112,8 @@ def test_a_stream_of_many_releases_works_with_a_callback():
     for part in np.array_split(X, 3):
         model.partial_fit(part)
     assert model.n_stream_releases_ == 3
-    factorizer = skdp.DPLowRankFactorizer(
-        2, privacy_unit="entry", sketch="sparse", matrix_shape=X.shape, max_releases=2
-    ).set_callbacks(Spy())
+    options = {"privacy_unit": "entry", "sketch": "sparse", "max_releases": 2}
+    factorizer = skdp.DPLowRankFactorizer(2, matrix_shape=X.shape, **options).set_callbacks(Spy())
     for _ in range(2):
         factorizer.update_matrix(X / 2).release()
     assert factorizer.n_stream_releases_ == 2

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from skdp.base import _NARROW, atomic
+from skdp.base import _NARROW, BaseDPEstimator, atomic
 from skdp.data.blocks import one_blas_thread, quietly
 from tools.outcomes import refuses
 
@@ -62,7 +62,7 @@ def test_trouble_with_floats_is_silent_inside_and_only_there():
         refuses(RuntimeWarning, None, np.log, np.zeros(1))
 
 
-class _Seen:
+class _Seen(BaseDPEstimator):
     """Looks at the number of threads where an estimator fits."""
 
     @atomic

@@ -80,6 +80,7 @@ def _split(n: int, groups: Any, *columns: Any) -> list[tuple[Any, ...]]:
 
 def _place(label: Any, n: int) -> int:
     """Return the output block of a group; equal numbers of any type go to the same block."""
+    label = label.item() if isinstance(label, np.generic) else label
     # NaN and infinity take the other branch: `fit` refuses them, and no task may raise before that.
     if isinstance(label, Real) and math.isfinite(label) and label == math.trunc(label):
         label = math.trunc(label)

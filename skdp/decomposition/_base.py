@@ -6,12 +6,12 @@ A route is chosen from public shapes and parameters, and from released numbers, 
 from __future__ import annotations
 
 import math
+from contextvars import ContextVar, copy_context
 from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn import config_context
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
@@ -28,6 +28,19 @@ from skdp.solvers.median_search import raised_level
 from skdp.solvers.verdict import Kept, nonnegative, on_their_own, share_kept
 
 # The linear map that decompositions share: transform, inverse_transform, feature names.
+
+
+_EACH: ContextVar[bool] = ContextVar("skdp_each_by_itself", default=False)
+
+
+def each_by_itself(transform: Any, X: Any) -> Any:
+    """Project the rows that were fitted: each from itself alone, bit by bit.
+
+    A private step behind a model is fitted on the result (see `row_products`).
+    """
+    context = copy_context()
+    context.run(_EACH.set, True)
+    return context.run(transform, X)
 
 
 class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin):
@@ -53,26 +66,32 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
             source a generator of arrays, one for each block.
         """
         check_is_fitted(self, "components_")
-        return self._projected(X)
-
-    def _transform_each(self, X):
-        """Project the rows that were fitted: each from itself alone, bit by bit.
-
-        A private step behind this one is fitted on the result (see `row_products`).
-        """
-        with config_context(assume_finite=True):  # `fit` has looked
-            return self._projected(X, exact=True)
-
-    def _projected(self, X, *, exact=False):
-        """Project by the public map, which holds no reference to the estimator."""
         scale = self._whitening_scale() if getattr(self, "whiten", False) else None
-        project = Projection(self.components_, getattr(self, "mean_", None), scale, exact)
+        project = Projection(self.components_, getattr(self, "mean_", None), scale, _EACH.get())
         return mapped(self, X, project, len(self.components_), accept_sparse=("csr", "csc"))
+
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
+        """Fit the model and project X. The projected private rows are not covered by epsilon.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The private rows.
+        y : array-like of shape (n_samples,), default=None
+            Private targets, if ``fit`` takes them.
+        **fit_params : dict
+            Further arguments of ``fit``, for instance ``groups``.
+
+        Returns
+        -------
+        X_new : ndarray of shape (n_samples, n_components)
+            Projected rows.
+        """
+        return each_by_itself(self.fit(X, y, **fit_params).transform, X)
 
     def _whitening_scale(self):
         scale = np.sqrt(self.explained_variance_)
-        floor = np.finfo(scale.dtype).eps
-        return np.where(scale < floor, floor, scale)
+        return np.maximum(scale, np.finfo(scale.dtype).eps)
 
     def inverse_transform(self, X: Any) -> Any:
         """Map projected rows back to the original space.

@@ -325,25 +325,6 @@ class DPPCA(
         attributes = self._fit_session(session, rows)
         return self._close_session(session, _base.as_input_dtype(attributes, float_dtype(rows)))
 
-    def fit_transform(self, X: Any, y: Any = None, groups: Any = None) -> Any:
-        """Fit the model and project X. The projected private rows are not covered by epsilon.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            The private rows.
-        y : Ignored
-            Not used.
-        groups : array-like of shape (n_samples,), default=None
-            The person of each row, for ``privacy_unit="group"``.
-
-        Returns
-        -------
-        X_new : ndarray of shape (n_samples, n_components)
-            Projected rows.
-        """
-        return self.fit(X, groups=groups)._transform_each(X)
-
     # -- parameters ------------------------------------------------------------------------
 
     def _check_parameters(self):

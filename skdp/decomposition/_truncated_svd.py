@@ -281,25 +281,6 @@ class DPTruncatedSVD(
         self._warn_of_delta(*_inputs.public_units(self, X.shape, session))
         return {"algorithm_reason_": reason} | fit(self, session, X, name)
 
-    def fit_transform(self, X: Any, y: Any = None, groups: Any = None) -> Any:
-        """Fit the model and project X. The projected private rows are not covered by epsilon.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            The private data.
-        y : Ignored
-            Not used.
-        groups : array-like of shape (n_samples,), default=None
-            The person of each row, for ``privacy_unit="group"``.
-
-        Returns
-        -------
-        X_new : ndarray of shape (n_samples, n_components)
-            Projected rows.
-        """
-        return self.fit(X, groups=groups)._transform_each(X)
-
     # -- parameters ----------------------------------------------------------------------------
 
     _offers_pure_dp, _budget_kinds = _unit_fits.pure_units, _unit_fits.budget_kinds

@@ -4,7 +4,7 @@ import contextlib
 import inspect
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -252,7 +252,7 @@ def fast_map(model, X, method):
         known = list(X.columns) == list(getattr(model, "feature_names_in_", ()))
     else:
         plain = isinstance(X, np.ndarray) and X.ndim >= 2
-        known = (plain or sp.issparse(X)) and X.dtype.kind in "fiub"
+        known = (plain or sp.issparse(X)) and X.dtype.kind in "fiubO"
     by_block = _fast_map(model, method) if known else None
     return None if by_block is None else lambda X: _by_block(by_block, as_numbers(X))
 
@@ -263,9 +263,9 @@ def as_numbers(X):
 
 
 def all_numbers(X):
-    """Whether what is no frame, or every column of one, holds numbers alone."""
+    """Whether an array, factors, or every column of a frame holds numbers alone."""
     if not hasattr(X, "iloc"):
-        return True
+        return isinstance(X, tuple) or X.dtype.kind != "O"
     return all(isinstance(kind, np.dtype) and kind.kind in "fiub" for kind in X.dtypes)
 
 
@@ -334,7 +334,8 @@ def _fast_map(model, method):
         coef = np.asarray(model.coef_, np.float64).reshape(-1, 1)
         return lambda X: _products(X, coef)[:, 0] + model.intercept_
     if type(model) in (RowClipper, PublicScaler, DPStandardScaler) and method == "transform":
-        return model.transform  # entry by entry, and sums along rows
+        # Entry by entry, and sums along rows; `set_output` makes a frame of them.
+        return lambda X: np.ascontiguousarray(model.transform(X), np.float64)
     if type(model) in (DPRidge, DPRidgeClassifier) and method == "predict":
         classes = getattr(model, "classes_", None)
         finish = np.asarray if classes is None else partial(best_label, classes=classes)
@@ -356,19 +357,20 @@ def _fast_pipeline(pipeline, method):
     maps.append(_fast_map(steps[-1], last) if last else None)
     if any(each is None for each in maps):
         return None
-
-    def chain(X):
-        for each in maps:
-            X = each(X)
-        return X
-
-    return chain
+    return lambda X: reduce(lambda rows, each: each(rows), maps, X)
 
 
 def as_rows(X):
     """Return X in a form whose rows can be taken one at a time."""
     if isinstance(X, tuple):
-        return tuple(np.asarray(part) for part in X)
+        return tuple(map(as_entries, X))
     if sp.issparse(X):
         return sp.csr_array(X)
-    return X if hasattr(X, "iloc") else np.asarray(X)
+    return X if hasattr(X, "iloc") else as_entries(X)
+
+
+def as_entries(values):
+    """Return an array; in a list, no entry decides the type of the others."""
+    found = np.asarray(values)
+    kind = np.float64 if found.dtype.kind in "fiub" else object
+    return found if hasattr(values, "dtype") else np.asarray(values, kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from numbers import Real
@@ -18,6 +19,7 @@ from skdp.exceptions import PrivacyError
 from skdp.model_selection._proven import (
     all_numbers,
     apply,
+    as_entries,
     as_numbers,
     as_rows,
     each_row,
@@ -105,13 +107,9 @@ def _origin(model, X):
     return model.inverse_transform(np.zeros_like(model.transform(zeros)))
 
 
-def _by_itself(method, loss, found_of, _, X, y):
-    """Return the loss of a single row of data with mixed types, computed as in a batch.
-
-    The result must not depend on the types of other rows, which decide the dtype of a batch.
-    """
-    y = None if y is None else np.asarray(y.tolist())
-    return _by_row(method, loss, as_numbers(X), y, found_of(X))
+def _of_its_own_type(y):
+    """Return the target of a row as it were alone: other rows decide the dtype of a batch."""
+    return np.asarray(y.tolist()) if y is not None and y.dtype.kind == "O" else y
 
 
 def _public_target(model, y):
@@ -226,8 +224,13 @@ class PrivateScorer:
 
     def _query(self, model, X, y, groups, unit, private_count):
         """Return the query, and the number of units where it is public."""
+        last = model[-1] if isinstance(model, Pipeline) else model
+        kept = getattr(last, "_fit_keeps", "") and last.private_state
+        if kept and getattr(last, "group_column", None) is not None and not unit.of_groups:
+            raise PrivacyError(f"losses of rows would come from {kept}: score its public_copy().")
         X = as_rows(X)
-        y = None if y is None else np.asarray(as_labels(y))
+        if y is not None:
+            y = labels if (labels := np.asarray(as_labels(y))).ndim == 1 else as_entries(y)
         check_consistent_length(X[0] if isinstance(X, tuple) else X, y, groups)
         owners = None
         if unit.of_groups:
@@ -258,21 +261,22 @@ class PrivateScorer:
         zeros = public_row(X)
         if zeros is not None:
             one(model, zeros, None if y is None else _public_target(model, y))
+
+        def by_batch(_, rows, targets):
+            return _by_row(method, loss, as_numbers(rows), targets, batch(rows))
+
+        one = one if batch is None else by_batch  # single rows are computed as in a batch
+        # In a batch one entry that is no number would make all rows fail.
         mixed = not all_numbers(X) or (y is not None and y.dtype.kind == "O")
-        if mixed:  # in a batch one entry that is no number would make all rows fail
-            if batch is not None:
-                one = partial(_by_itself, method, loss, batch)
-            batch = None
 
         def losses():
             if n_rows(X) == 0:  # an empty fold scores like any other: noise alone
                 return np.zeros(0)
-            if batch is None:
-                found = each_row(lambda x, t: one(model, x, t), X, y)
-            else:
-                with np.errstate(all="ignore"):
-                    found = _by_row(method, loss, as_numbers(X), y, batch(X))
-            return np.asarray(found, np.float64)
+            if batch is not None and not mixed:
+                # Targets of a kind that no loss has fail: the kind of a list follows its values.
+                with suppress(Exception), np.errstate(all="ignore"):
+                    return np.asarray(by_batch(model, X, y), np.float64)
+            return each_row(lambda x, t: one(model, x, _of_its_own_type(t)), X, y)
 
         return losses
 

@@ -16,6 +16,7 @@ from skdp._inputs import refuse_blocks
 from skdp._validation import Seed, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import is_dask_array
+from skdp.decomposition._base import each_by_itself
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._cost import candidate_of, dp_parts, meaning_of, planned_fit
 from skdp.model_selection._pipelines import check_searchable
@@ -64,7 +65,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
     def _checked_meaning(self, candidates, fit_params):
         """Return what the search protects, if each part of each candidate protects the same."""
         meaning = self._meaning(fit_params)
-        scored_unit(meaning[0])
+        if scored_unit(meaning[0]).of_groups and fit_params.get("groups") is None:
+            raise ValueError("a search scores groups: pass 'groups' to fit, not a 'group_column'.")
         for params in candidates:  # all of them: the candidates that run are drawn later
             for part in dp_parts(candidate_of(self.estimator, params)):
                 unit, adjacency = meaning_of(part, with_groups="groups" in fit_params)
@@ -277,8 +279,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         **fit_params : dict
             Further arguments of fit.
         """
-        model = self.fit(X, y, **fit_params).best_estimator_
-        return getattr(model, "_transform_each", model.transform)(X)  # bit by bit, for a next step
+        return each_by_itself(self.fit(X, y, **fit_params).transform, X)
 
     @available_if(_has("inverse_transform"))
     def inverse_transform(self, X: Any) -> Any:

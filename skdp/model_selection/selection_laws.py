@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import minimize_scalar
 from sklearn.base import OneToOneFeatureMixin
-from sklearn.pipeline import Pipeline
 
 from skdp._limits import LARGEST
 from skdp._validation import check_rank
@@ -311,12 +310,11 @@ class Run(NamedTuple):
 
 
 def _silence(model):
-    """Switch off callbacks and Pipeline output, which would reveal the number of runs."""
-    deep = model.get_params(deep=True)
-    for part in [model, *deep.values()]:
+    """Switch off callbacks and printed lines, which would reveal the number of runs."""
+    for part in [model, *model.get_params(deep=True).values()]:
         if hasattr(part, "_skl_callbacks"):
             part.set_callbacks()
-        if isinstance(part, Pipeline):
+        if hasattr(part, "verbose"):
             part.verbose = False
 
 

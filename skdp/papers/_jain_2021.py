@@ -10,11 +10,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_consistent_length
 
-from skdp._inputs import check_numbers, checked
+from skdp._inputs import check_numbers, checked, labels_of, name_of_label
 from skdp._limits import FloatArray
-from skdp._validation import Seed, check_int, check_labels, check_option, check_real
+from skdp._validation import Seed, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.factorisations import of_public, row_squares, solve
 from skdp.data.units import Batch, UserRows
@@ -162,8 +161,7 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
         X, y = checked(self, X, y, y_numeric=True)
         check_columns(self, X.shape[1])
         self._candidates_of(X.shape[1])
-        labels = check_labels(groups)
-        check_consistent_length(X, labels)
+        labels = labels_of(groups, len(X))
         session = self._open_session(pure=self.start == "exponential")
         users, codes = np.unique(labels, return_inverse=True)
         block = _blocks(users, self.n_rounds, session.random_number())
@@ -184,12 +182,12 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
         start, each = self._shares(session)
         zeta, eta, m = float(self.target_bound), float(self.product_bound), self.max_rows
         local = partial(_pairs, m=m, zeta=zeta)
-        answer = ask.sums("pairs", local, (((_triangle(d),), m // 2 * zeta**2),), share=start)
+        answer = ask.sums("pairs", local, (((d * (d + 1) // 2,), m // 2 * zeta**2),), share=start)
         U = of_public(np.linalg.eigh, _mirrored(answer.value, d))[1][:, -k:]
         q, size = m // 4, d * k
         for index in range(self.n_rounds):
             equations = _Equations(U, index, q, zeta, eta)
-            matrix = (((_triangle(size),), q * eta**2),)
+            matrix = (((size * (size + 1) // 2,), q * eta**2),)
             A = ask.sums("matrix", equations.matrix, matrix, share=each).value
             b = ask.sums("vector", equations.vector, (((size,), q * eta * zeta),), share=each).value
             Z = of_public(np.linalg.lstsq, _mirrored(A, size), b, rcond=None)[0]
@@ -248,12 +246,9 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
 def _blocks(users: NDArray[Any], n_rounds: int, number: int) -> FloatArray:
     """Return the block of each user: a function of its label and a public number alone."""
     key = number.to_bytes(8, "little")
-    words = [hashlib.blake2b(str(user).encode(), digest_size=8, key=key).digest() for user in users]
+    names = map(name_of_label, users.tolist())  # whatever common type the labels have
+    words = [hashlib.blake2b(name.encode(), digest_size=8, key=key).digest() for name in names]
     return np.array([int.from_bytes(w, "little") % max(1, n_rounds) for w in words], np.float64)
-
-
-def _triangle(n: int) -> int:
-    return n * (n + 1) // 2
 
 
 def _triangles(matrices: FloatArray) -> FloatArray:

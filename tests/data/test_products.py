@@ -5,9 +5,11 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.pipeline import make_pipeline
 
-from skdp import DPPCA, DPTruncatedSVD
+from skdp import DPPCA, DPGridSearchCV, DPIncrementalPCA, DPStandardScaler, DPTruncatedSVD
 from skdp.data.products import GRID_BITS, IntegerSketch, SketchMap, _halves, _powers, row_products
+from skdp.decomposition._base import each_by_itself
 
 
 def problem(n, d, k, seed=0):
@@ -76,8 +78,13 @@ def test_extremes():
     assert not np.isfinite(out[3:]).all()
 
 
+def search(k, clip_norm):
+    pipeline = make_pipeline(DPStandardScaler(), DPPCA(k))
+    return DPGridSearchCV(pipeline, {"dppca__clip_norm": [clip_norm]})
+
+
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-@pytest.mark.parametrize("cls", [DPPCA, DPTruncatedSVD])
+@pytest.mark.parametrize("cls", [DPPCA, DPTruncatedSVD, DPIncrementalPCA, search])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_a_fit_hands_on_rows_that_do_not_see_each_other(cls, dtype):
     X = np.random.default_rng(0).standard_normal((600, 37)).astype(dtype)
@@ -85,8 +92,7 @@ def test_a_fit_hands_on_rows_that_do_not_see_each_other(cls, dtype):
     first = model.fit_transform(X)
     assert first.dtype == dtype
     np.testing.assert_allclose(first, model.transform(X), rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(model._transform_each(X[1:]), first[1:])
-    np.testing.assert_array_equal(model._transform_each(X[5:6]), first[5:6])
+    np.testing.assert_array_equal(each_by_itself(model.transform, X[5:]), first[5:])
 
 
 # -- integer sketches: exact modulo 2**64, and norms that hold for the integers as they are --------

@@ -394,8 +394,8 @@ def test_steps_of_a_pipeline_are_mapped_together(step, frame):
     A = np.random.default_rng(0).standard_normal((50, 4))
     X = pd.DataFrame(A, columns=list("abcd")) if frame else A
     ridge = DPRidge(epsilon=9.0, clip_norm=2.0, target_bounds=(-5, 5))
-    model = make_pipeline(step, ridge).fit(X, A.sum(axis=1))
-    mapped = _proven.fast_map(model, X, "predict")
+    model = make_pipeline(step, ridge).set_output(transform="pandas" if frame else "default")
+    mapped = _proven.fast_map(model.fit(X, A.sum(axis=1)), X, "predict")
     found = mapped(X)
     np.testing.assert_allclose(found, model.predict(X), rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(mapped(X[7:]), found[7:])

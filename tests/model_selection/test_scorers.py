@@ -12,6 +12,7 @@ from skdp import DPPCA, DPRidge, DPTraceRegressor, DPTruncatedSVD, PrivacyError
 from skdp.model_selection import PrivateScorer, make_private_scorer
 from skdp.preprocessing import RowClipper
 from skdp.queries.regression import LossQuery
+from skdp.regression import DPPersonalizedRegressor
 from skdp.testing import record_transcript, seeded_entropy
 from skdp.units import UNITS
 from tools.outcomes import refuses
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning"
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2000, 4)) / 3
 Y = X[:, 0] + 0.1 * RNG.standard_normal(2000)
+SQUARED = make_private_scorer("squared_error", (0.0, 1.0))
 
 
 class Constant:
@@ -73,10 +75,7 @@ def test_score_is_the_mean_loss_up_to_its_noise(loss, bounds, adjacency):
         (DPPCA(2, clip_norm=1.0), "share_lost"),
         (DPPCA(2, clip_norm=1.0, whiten=True), "share_lost"),
         (DPTruncatedSVD(2, clip_norm=1.0, epsilon=20.0), "share_lost"),
-        (
-            make_pipeline(DPPCA(2, clip_norm=1.0), DPTraceRegressor(1, epsilon=20.0)),
-            "squared_error",
-        ),
+        (make_pipeline(DPPCA(2, clip_norm=1.0), DPTraceRegressor(1)), "squared_error"),
     ],
 )
 def test_fast_and_slow_ways_agree(model, loss):
@@ -133,7 +132,8 @@ def test_rows_that_are_not_finite_lose_as_much_as_each_other(loss):
         rows[5] = bad
         exact.add(exact_loss(make_private_scorer(loss, (0.0, 1.0)), model, rows, Y)[0])
     assert max(exact) - min(exact) <= (loss == "squared_error")  # the clipper has numbers for some
-    assert -1.0 <= make_private_scorer(loss, (0.0, 1.0))(model, X[:0], Y[:0]) <= 0.0
+    for rows, y in ((X[:0], Y[:0]), (X, ["a list of text"] * len(X))):
+        assert -1.0 <= make_private_scorer(loss, (0.0, 1.0))(model, rows, y) <= 0.0
 
 
 def test_errors_of_private_rows_are_not_shown_and_public_ones_are():
@@ -145,7 +145,7 @@ def test_errors_of_private_rows_are_not_shown_and_public_ones_are():
     assert -1 <= make_private_scorer(picky, (0.0, 1.0))(Constant(), X, Y) <= 0
     with record_transcript() as transcript, pytest.raises(AttributeError, match="no_such"):
         make_private_scorer(lambda m, x, y: m.no_such(x), (0.0, 1.0))(Constant(), X, Y)
-    refuses(ValueError, "needs y", make_private_scorer("squared_error", (0.0, 1.0)), Constant(), X)
+    refuses(ValueError, "needs y", SQUARED, Constant(), X)
     assert not len(transcript)
 
 
@@ -166,6 +166,10 @@ def test_bad_scorers(params, match):
 def test_users_need_groups_and_norms_have_no_score():
     scorer = make_private_scorer("squared_error", (0.0, 1.0), privacy_unit="group")
     refuses(ValueError, "groups", scorer, Constant(), X, Y)
+    rows = np.column_stack([np.arange(len(X)) % 50, X])
+    personal = DPPersonalizedRegressor(1, group_column=0).fit(rows, Y)
+    refuses(PrivacyError, "public_copy", SQUARED, personal, rows, Y)
+    assert -1 <= SQUARED(personal.public_copy(), rows, Y) <= 0
     assert -1 <= scorer(Constant(), X, Y, groups=np.arange(len(X)) % 50) <= 0
     assert isinstance(scorer, PrivateScorer)
     assert repr(scorer) == "make_private_scorer('squared_error', (0.0, 1.0))"
@@ -203,13 +207,10 @@ def test_a_mean_is_over_units_whose_number_is_public():
 
 
 @pytest.mark.parametrize(
-    ("model", "loss", "y"),
-    [
-        (LinearRegression(), "squared_error", Y),
-        (LogisticRegression(), "zero_one", np.where(Y > 0, "yes", "no")),
-    ],
+    ("model", "loss"), [(LinearRegression(), "squared_error"), (LogisticRegression(), "zero_one")]
 )
-def test_unknown_models_are_evaluated_row_by_row(model, loss, y):
+def test_unknown_models_are_evaluated_row_by_row(model, loss):
+    y = Y if loss == "squared_error" else np.where(Y > 0, "yes", "no")
     found = model.fit(X, y).predict(X[:300])
     lost = np.mean(found != y[:300]) if loss == "zero_one" else 0.01
     scorer = make_private_scorer(loss, (0.0, 1.0), epsilon=20.0)
@@ -225,17 +226,21 @@ def test_a_row_has_one_loss_whatever_the_shape_of_y(loss, n_targets):
     model = DPRidge(clip_norm=1.0, target_bounds=(-9, 9)).fit(X, targets)
     scorer = make_private_scorer(loss, (0.0, 1.0))
 
-    def total(n):
-        query, _ = scorer._query(model, X[:n], targets[:n], None, UNITS["row"], True)
-        return query.total()
+    def total(rows, y):
+        return scorer._query(model, rows, y, None, UNITS["row"], True)[0].total()
 
-    bounded = total(300)
-    assert abs(float(bounded.answer(0.0)) - float(total(299).answer(0.0))) <= bounded.bound.l2
+    data = X[:40].tolist(), targets[:40].tolist()
+    bounded = total(*data)
+    for bad in (0.0, "text", 1j, b"bytes", None):  # one that is no number takes out its row alone
+        for row, target in ((bad, 5.0), (0.0, bad)):
+            rows, y = [*data[0], [row] * 4], [*data[1], [target] * n_targets]
+            change = float(total(rows, y).answer(0.0)) - float(bounded.answer(0.0))
+            assert abs(change) <= bounded.bound.l2
 
 
 def test_other_targets_and_more_losses_than_rows_are_refused():
     model = DPRidge(clip_norm=1.0, target_bounds=(-9, 9)).fit(X, np.column_stack([Y, Y]))
-    refuses(ValueError, "target", make_private_scorer("squared_error", (0.0, 1.0)), model, X, Y)
+    refuses(ValueError, "target", SQUARED, model, X, Y)
     query = LossQuery(lambda: np.zeros(6), lambda: 3, (0.0, 1.0), adjacency="add_remove")
     refuses(ValueError, "one number", query.total().answer, 0.0)
 
@@ -249,9 +254,5 @@ class _Coupled(RowClipper):
 
 def test_a_derived_class_gets_one_row_at_a_time():
     model = make_pipeline(_Coupled(), DPRidge(clip_norm=1.0, target_bounds=(-1, 1))).fit(X, Y)
-    scorer = make_private_scorer("squared_error", (0.0, 1.0))
-
-    def losses(n):
-        return scorer._losses_of(model, X[:n], Y[:n])()
-
-    np.testing.assert_array_equal(losses(40)[:39], losses(39))
+    found = SQUARED._losses_of(model, X[:40], Y[:40])()
+    np.testing.assert_array_equal(found[:39], SQUARED._losses_of(model, X[:39], Y[:39])())

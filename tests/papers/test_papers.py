@@ -12,7 +12,7 @@ from skdp.datasets import make_block_graph, make_interactions, make_user_tasks
 from skdp.exceptions import PrivacyError
 from skdp.papers import PersonalizedRegression, PowerDeflation, PowerMethod, SketchFactorizer
 from skdp.papers._base import PublishedQuery, published_bound
-from skdp.papers._jain_2021 import _Equations, _pairs
+from skdp.papers._jain_2021 import _blocks, _Equations, _pairs
 from skdp.papers._upadhyay_2018 import published_factors
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.queries.entries import EntryQuery, MatrixUnit
@@ -340,6 +340,11 @@ def test_targets_are_cut_as_printed(rng):
         np.testing.assert_array_equal(*of)
 
 
+def test_a_block_follows_from_a_label_whatever_the_others_are():
+    found = [_blocks(np.array(users), 4, 77)[:9] for users in (range(9), [*range(9), 9.5])]
+    np.testing.assert_array_equal(*found)
+
+
 def test_printed_sensitivities_of_personal_models():
     """m zeta^2 for pairs, m eta^2/2 and m eta zeta/2 for the equations; half of each add_remove."""
     X, y, groups, _ = users_of(50)
@@ -353,9 +358,8 @@ def test_printed_sensitivities_of_personal_models():
         for line in model.releases_:
             assert line.sensitivity == pytest.approx(factor * printed[line.name], rel=1e-6)
         assert model.privacy_spent_.unit == "group"
-        assert math.fsum(line.loss.value**2 for line in model.releases_) == pytest.approx(
-            mu_from_epsilon_delta(1.0, 1e-6) ** 2
-        )
+        spent = math.fsum(line.loss.value**2 for line in model.releases_)
+        assert spent == pytest.approx(mu_from_epsilon_delta(1.0, 1e-6) ** 2)
 
 
 def test_printed_constants_of_personal_models_spend_less_than_they_say():
