@@ -122,7 +122,7 @@ def exactly(sketch, Z):
     return np.array([[(x + 2**63) % 2**64 - 2**63 for x in row] for row in total])
 
 
-@pytest.mark.parametrize("bits", [5, 26, 52])
+@pytest.mark.parametrize("bits", [5, 26, 39, 52])
 @pytest.mark.parametrize("name", MAPS)
 def test_products_are_exact_modulo_two_to_the_64(name, bits):
     """Two limbs of 26 bits, blocks of rows, sparse words, and updates in any order."""
