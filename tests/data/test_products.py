@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp import DPPCA, DPTruncatedSVD
+from skdp.data import products
 from skdp.data.products import GRID_BITS, IntegerSketch, SketchMap, _halves, _powers, row_products
 
 
@@ -74,6 +75,7 @@ def test_extremes():
     np.testing.assert_allclose(out[0], [0.85e308, 0.85e308])
     np.testing.assert_array_equal(out[2], 0.0)
     assert not np.isfinite(out[3:]).all()
+    assert np.isfinite(products.saturated(np.array([np.inf, -np.inf]))).all()
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")

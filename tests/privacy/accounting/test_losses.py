@@ -352,7 +352,8 @@ def test_against_the_pld_accountant(losses):
 def test_events_of_the_ends():
     dpa = pytest.importorskip("dp_accounting")
     assert to_dp_event([("gaussian", 0.0), ("pure", 0.0)]) == dpa.ComposedDpEvent([])
-    assert to_dp_event([("range", math.inf)]) == dpa.ComposedDpEvent([dpa.NonPrivateDpEvent()])
+    for bare in (("range", math.inf), ("delta", 1e-3)):
+        assert to_dp_event([bare]) == dpa.ComposedDpEvent([dpa.NonPrivateDpEvent()])
     event = dpa.dp_event.DiscreteLaplaceDpEvent(0.5, 1)  # as randomised response
     for kind in ("pure", "range"):
         assert to_dp_event([(kind, 0.5)]) == dpa.ComposedDpEvent([event])
