@@ -226,7 +226,7 @@ def printed_interactions(R, k, epsilon, delta, rng, floor=5, n_steps=6, extra=8)
 
 
 def printed_power(ask, start, n_steps):
-    """Return the subspace of the power method as printed: the last of `n_steps` noisy products."""
+    """Return the subspace of the published power method: the last of `n_steps` noisy products."""
     X = np.linalg.qr(start)[0]
     for _ in range(n_steps):
         X = np.linalg.qr(ask.right(X, share=1.0 / n_steps).value)[0]

@@ -33,11 +33,11 @@ LOADERS = {
 
 
 def data_sets():
-    """Yield (name, X, y) of bundled sets and of made tables."""
+    """Yield (name, X, y) of bundled sets and of synthetic tables."""
     for name, load in LOADERS.items():
         yield name, *load(return_X_y=True)
     for n in (500, 2000, 20_000):
-        yield f"made table, {n} rows", *make_table(n, random_state=0)
+        yield f"synthetic table, {n} rows", *make_table(n, random_state=0)
 
 
 def fitted(model, *data):
@@ -132,7 +132,9 @@ def read_outs(repeats):
         "data", "epsilon", "default", "worst", "oracle scale", "no privacy", "lost",
         "lost, silent", "warned",
     ]  # fmt: skip
-    show(f"R2 or accuracy of default read-outs on raw columns, medians of {repeats}", head, rows)
+    show(
+        f"R2 or accuracy of default linear models on raw columns, medians of {repeats}", head, rows
+    )
 
 
 def scalers(repeats):

@@ -85,7 +85,7 @@ def table(n, k, gap, degree, spread):
         "randomised response": lambda e: leading(
             baselines.randomised_response(A, min(e, 700.0), rng), k - 1
         ),
-        "power method as printed": printed,
+        "power method as published": printed,
         "DPSpectralEmbedding": ours("auto"),
         "DPSpectralEmbedding, power": ours("power"),
         "DPTruncatedSVD, edge": edges,

@@ -6,7 +6,7 @@ trivial baseline is ahead of the package, at the budget where that is worst; wha
 noise of the medians (two standard errors) is not counted. "CPU" is the median over fits, in ms: old
 routes, new ones and baselines in the same run.
 
-"captured": share of the squared length that the best subspace of k dimensions holds. "as planned"
+"captured": share of the squared norm that the best subspace of k dimensions holds. "as planned"
 is what `plan` says of data that it makes, told what a user may know: singular values or shares of
 directions, the number of entries, how lengths spread.
 """
@@ -41,7 +41,7 @@ EPSILONS = (0.3, 0.5, 1, 3, 10, 1000)
 QUICK = False
 _LONGEST = (
     "What is lost at 1000 is noise: the longest row may be there or not, and has a hundred times "
-    "the squared length of the median one, and none of twelve levels was better by more than .0002 "
+    "the squared norm of the median one, and none of twelve levels was better by more than .0002 "
     "on rows like these. From epsilon 1200 on noise stays as it is (the error of its sampler)."
 )
 _PRODUCTS = (
@@ -210,7 +210,7 @@ def interaction_table(R, k, delta=DELTA, **options):
     methods = {
         f"{k} most popular columns": lambda e: baselines.popular(R, k, e, delta, rng, entry=True),
         "randomised response": lambda e: baselines.flipped_rows(R, k, e, rng),
-        "power method as printed": lambda e: baselines.printed_interactions(R, k, e, delta, rng),
+        "power method as published": lambda e: baselines.printed_interactions(R, k, e, delta, rng),
         "one symmetric moment": lambda e: baselines.symmetric_gaussian(
             rows, k, e, delta, "add_remove", rng, **change
         ),

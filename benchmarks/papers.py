@@ -200,7 +200,7 @@ def local(quick):
         W = LocalAggregator(k).add(reports).components_
         best = float(np.sum((X @ np.linalg.svd(X, full_matrices=False)[2][:k].T) ** 2)) / m
         table.append([m, f"{best:.2f}", f"{np.sum((X @ W.T) ** 2) / m:.2f}", f"{k / n:.2f}"])
-    note = "Captured share of the squared length; one fit. The paper has no such table."
+    note = "Captured share of the squared norm; one fit. The paper has no such table."
     show(local.__doc__, ["reports", "best", "ours", "chance"], table, note)
 
 

@@ -209,7 +209,7 @@ def side_by_side(title, X, k, epsilons, n_fits, limit):
         for name, run in runs.items()
     ]
     notes = [
-        f"Captured share of the squared length, median of {n_fits} fits ({few} of the peers); a "
+        f"Captured share of the squared norm, median of {n_fits} fits ({few} of the peers); a "
         f"random subspace has {chance:.4f}. Times are medians over all epsilons, ratios to "
         "scikit-learn's PCA in the same process. An asterisk: later fits at this epsilon did not "
         f"finish in {limit:g} s. 'not tried': a smaller epsilon had not finished, and the peers' "

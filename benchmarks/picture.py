@@ -45,7 +45,7 @@ def panel(ax, title, table):
     ax.axhline(facts["chance"], linestyle=":", color="0.35", label="chance")
     ax.set_xscale("log")
     ax.set_xticks([], minor=True)
-    ax.set_ylabel("captured share of the squared length")
+    ax.set_ylabel("captured share of the squared norm")
     epsilons = facts["epsilons"]
     ax.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
     ax.set_xlim(epsilons[0] / 1.2, epsilons[-1] * 1.2)

@@ -143,7 +143,7 @@ def quality_table(name, split, k, epsilons, repeats):
     for unit in UNITS:
         methods = {
             "popularity, whole budget": functools.partial(recommender, algorithm="popularity"),
-            "power method, as printed": functools.partial(printed_power, rng=rng),
+            "power method, as published": functools.partial(printed_power, rng=rng),
             "DPTruncatedSVD": private_svd,
             "DPRecommender": recommender,
         }

@@ -250,7 +250,7 @@ def interactions():
     def by_row(epsilon):
         return DPTruncatedSVD(k, epsilon=epsilon, delta=1e-5, clip_norm=1.0).fit(rows).components_
 
-    methods = {"power method as printed, 6 steps, 13 columns": printed, "row unit": by_row}
+    methods = {"power method as published, 6 steps, 13 columns": printed, "row unit": by_row}
     methods |= {f"DPTruncatedSVD, {name}": ours(name) for name in ("auto", "gram", "power")}
     table = []
     for name, fit in methods.items():

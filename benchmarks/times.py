@@ -38,7 +38,15 @@ from skdp.privacy.gate.session import PrivacySession
 
 K = 10
 METHODS = ("fit", "fit_transform", "transform")
-HEAD = ["estimator", "beside", "rows", "method", "CPU (ms)", "CPU, 1 thread", "wall, 2 threads"]
+HEAD = [
+    "estimator",
+    "compared with",
+    "rows",
+    "method",
+    "CPU (ms)",
+    "CPU, 1 thread",
+    "wall, 2 threads",
+]
 
 
 def dense_rows(n, d):
@@ -321,8 +329,8 @@ def of_this_machine():
     return (
         f"One thread here copies {copied / 1e9:.0f} GB a second from memory to memory, passes over "
         f"numbers in cache at {passed / 1e9:.0f} GB a second, and does {products / 1e9:.0f} "
-        "billion operations of a matrix product. Where passes are slow beside products ratios are "
-        "larger."
+        "billion operations of a matrix product. Where passes are slow compared to products, "
+        "ratios are larger."
     )
 
 

@@ -7,10 +7,9 @@ each node, with privacy for each single edge; k-means on the released positions 
 The number shown is the adjusted Rand index: 1 if the groups are found, 0 for a random guess.
 """
 
-# %%
-# A graph of 1500 nodes in three groups. Each node has about 200 neighbours; within a group an edge
-# is about four times as likely as between groups. The groups are what we look for; who is linked
-# to whom is private.
+# %% A graph of 1500 nodes in three groups. Each node has about 200 neighbours; within a group an
+# edge is about four times as likely as between groups. We search for the groups; who is linked to
+# whom is private.
 import importlib.util
 
 import numpy as np
@@ -29,9 +28,8 @@ def agreement(embedding):
     return adjusted_rand_score(groups, found)
 
 
-# %%
-# Each fit draws fresh noise. Three groups need two dimensions: the direction of the degrees, which
-# all nodes share, is released and taken out.
+# %% Each fit draws fresh noise. Three groups need two dimensions: the direction of the degrees,
+# which all nodes share, is released and removed.
 epsilons, n_fits = [0.25, 0.5, 0.75, 1, 2], 4
 embeddings, scores = {}, []
 for epsilon in epsilons:

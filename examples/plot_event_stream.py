@@ -8,7 +8,7 @@ published components show it, and how soon?
 """
 
 # %%
-# Each visit is one row: activity in 24 hours, scaled to length one. A person's visit comes once, in
+# Each visit is one row: activity in 24 hours, scaled to norm 1. A person's visit comes once, in
 # one batch. The batches are cut by the clock, not by the number of rows, since the number of rows
 # is private.
 import importlib.util
@@ -75,7 +75,7 @@ if importlib.util.find_spec("matplotlib"):
         axis.set_title(name)
         axis.set_ylabel("hour of the day (h)")
     axes[0].text(change, 13.5, "nights begin", color="white")
-    figure.colorbar(image, ax=axes, label="explained variance (squared length)")
+    figure.colorbar(image, ax=axes, label="explained variance (squared norm)")
     axes[1].set_xlabel("day of the release (day of the month)")
     figure.savefig("event_stream.png", dpi=150)
     print("\nwrote event_stream.png")

@@ -6,10 +6,9 @@ Two hundred thousand people each rate one product. Who rated what, and how, stay
 completed table would be nearly the same if any one person's rating had never been given.
 """
 
-# %%
-# A rating of product b in shop a is a measurement with the one-hot matrix e_a e_b'. As rows these
-# are a CSR matrix with a single 1 each, so the work is linear in the number of ratings. The true
-# table is public here, so that we can look at the error; it has rank two.
+# %% A rating of product b in shop a is a measurement with the one-hot matrix e_a e_b'. As rows
+# these are a CSR matrix with a single 1 each, so the work is linear in the number of ratings. The
+# true table is public here, so that the error can be computed; it has rank two.
 import importlib.util
 
 import numpy as np

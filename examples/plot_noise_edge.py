@@ -20,7 +20,7 @@ rng = np.random.default_rng(0)
 n, d, strengths = 20_000, 40, 0.6 ** np.arange(8)
 directions = np.linalg.qr(rng.standard_normal((d, 8)))[0].T
 X = (rng.standard_normal((n, 8)) * strengths) @ directions + 0.01 * rng.standard_normal((n, d))
-X /= np.maximum(1, np.linalg.norm(X, axis=1, keepdims=True) / 2)  # rows of length 2 at most
+X /= np.maximum(1, np.linalg.norm(X, axis=1, keepdims=True) / 2)  # rows of norm 2 at most
 
 # %%
 # `n_components="auto"` keeps the components above this noise level. The choice reads released

@@ -8,7 +8,7 @@ few blocks. ``--full`` writes 2 GB instead of 20 MB (and takes minutes).
 """
 
 # %%
-# Rows of length one with five strong directions, in a memory map. Nothing here holds all rows.
+# Rows of norm 1 with five strong directions, in a memory map. Nothing here holds all rows.
 import importlib.util
 import sys
 import tempfile
@@ -41,8 +41,7 @@ def found(components, directions):
     return np.linalg.norm(components @ directions.T) ** 2 / K
 
 
-# %%
-# The map is handed over as it is. A pass reads it block by block; it is never copied.
+# %% Pass the map to `fit`. It is read block by block, and never copied.
 def fit_on_threads(X, epsilon):
     """Fit by two threads of this process."""
     return DPPCA(K, epsilon=epsilon, clip_norm=1, center="none", n_jobs=2).fit(X)

@@ -40,8 +40,8 @@ print(check_pipeline(leaky))
 
 # %%
 # The same with private steps. A standardised row has a norm near the root of 30, so a clip norm of
-# 8 shortens few of them; the outcome is known to lie within 4 of zero. These numbers are public
-# knowledge, and free.
+# 8 scales few of them down; the outcome is known to lie within 4 of zero. These numbers are public
+# knowledge, and cost nothing.
 
 
 def private_pipeline(n_components=4, epsilon=1.0):

@@ -4,12 +4,11 @@ How much of a PCA survives privacy?
 
 Five principal components of scikit-learn's digits (1797 images of 64 pixels), fitted without
 privacy and with four privacy budgets. The number shown is the captured share: the part of the
-squared length of the data that lies in the fitted subspace.
+squared norm of the data that lies in the fitted subspace.
 """
 
-# %%
-# Each image is one person's row. It is scaled to length one, which needs no other row. The rows
-# are then centred and divided by their largest length, so that `clip_norm=1` clips nothing.
+# %% Each image is one person's row. It is scaled to norm 1, which needs no other row. The rows are
+# then centred and divided by their largest norm, so that `clip_norm=1` clips nothing.
 #
 # This centring uses the exact mean of the data, and `epsilon` does not pay for it. Here this is
 # harmless, since digits is public; with private rows use `center="private"` instead.
@@ -28,7 +27,7 @@ X /= np.linalg.norm(X, axis=1).max()
 
 
 def captured_share(components):
-    """Share of the squared length of `X` inside the span of the orthonormal `components`."""
+    """Share of the squared norm of `X` inside the span of the orthonormal `components`."""
     return np.sum((X @ components.T) ** 2) / np.sum(X**2)
 
 
@@ -66,7 +65,7 @@ if importlib.util.find_spec("matplotlib"):
     axes.set_xticks(epsilons, [str(epsilon) for epsilon in epsilons])
     axes.minorticks_off()
     axes.set_xlabel("privacy budget epsilon (delta = 1e-6)")
-    axes.set_ylabel("captured share of the squared length")
+    axes.set_ylabel("captured share of the squared norm")
     axes.set_title("digits: 1797 rows, 64 pixels, 5 components")
     axes.legend(loc="center right")
     figure.savefig("quickstart_digits.png", dpi=150)

@@ -6,10 +6,9 @@ How many rows does a private model need?
 its answer stands next to fits on rows that another generator made.
 """
 
-# %%
-# Five components of a hundred features, none of them skewed, that hold half of the squared length:
-# what is assumed of the rows is printed with the plan. The error is the share of what could be
-# captured that is lost.
+# %% Five components of a hundred features, none of them skewed, that hold half of the squared norm:
+# what is assumed of the rows is printed with the plan. The error is the lost fraction of the
+# squared norm that could be captured.
 import numpy as np
 
 from skdp import DPPCA
@@ -21,13 +20,13 @@ pca = DPPCA(K, clip_norm=1.0, center="none")
 print(pca.plan(n_samples=5000, n_features=D, **FACTS))
 
 # %%
-# The check: rows as assumed, cut to length one, fitted at each budget. On private rows such a
+# The check: rows as assumed, scaled to norm 1, fitted at each budget. On private rows such a
 # measurement would be a leak; these are generated.
 epsilons, sizes = (0.3, 1.0, 3.0), (400, 1500, 6000, 24_000)
 
 
 def lost(X, components):
-    """Share of the best captured squared length that the components lose."""
+    """Share of the best captured squared norm that the components lose."""
     best = np.sum(np.linalg.eigvalsh(X.T @ X)[-K:])
     return 1 - np.sum((X @ components.T) ** 2) / best
 

@@ -9,7 +9,7 @@ patient's image and value together.
 
 # %%
 # Neighbouring pixels are correlated, and the scale of the sensor is not known.
-# `measurement_covariance="private"`, the default, learns row and column covariances with 5% of the
+# `measurement_covariance="private"`, the default, learns row and column covariances with 16% of the
 # budget. One percent of the sensors is broken.
 import importlib.util
 import warnings

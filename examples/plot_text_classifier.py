@@ -6,9 +6,9 @@ Words are hashed to thousands of columns, of which one message fills a dozen, an
 matter are rare. Noise on all products of all columns would hide everything, and a classifier that
 always says "ordinary" would be right most of the time.
 
-Here two releases do: products of all columns with the labels, which say in which direction the
-classes differ, and the moments of that direction and of the most frequent columns. The totals of
-the classes are in the second one, so that balancing them costs nothing.
+Here two releases suffice: products of all columns with the labels, which give the direction in
+which the classes differ, and the moments of that direction and of the most frequent columns. The
+totals of the classes are in the second one, so that balancing them costs nothing.
 """
 
 # %%

@@ -10,10 +10,9 @@ Epsilon is chosen on such a curve, before the private rows are touched. A grid s
 on private rows spends a multiple of the largest one, to learn that the largest is the best.
 """
 
-# %%
-# The proxy: rows with three strong directions among fifty. It is synthetic, so that its captured
-# share may be looked at; on private rows it would be a leak of its own. What it must share with
-# the private rows is public: the number of features, and how large a row can be.
+# %% The proxy: rows with three strong directions among fifty. It is synthetic, so that its captured
+# share may be computed exactly; with private rows this would be a leak. What it must share with the
+# private rows is public: the number of features, and how large a row can be.
 import importlib.util
 import math
 
@@ -112,7 +111,7 @@ if importlib.util.find_spec("matplotlib"):
     axes.minorticks_off()
     axes.set_ylim(0, 0.82)
     axes.set_xlabel("epsilon (delta = 1e-6); bars: where the signal meets the noise")
-    axes.set_ylabel("captured share of the squared length")
+    axes.set_ylabel("captured share of the squared norm")
     axes.set_title(f"spiked rows, {D} features, {K} components, {n_fits} fits: mean and range")
     axes.legend(loc="upper center", ncols=3, fontsize="small")
     figure.savefig("utility_vs_epsilon.png", dpi=150)

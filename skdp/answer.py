@@ -18,7 +18,7 @@ class Answer(NamedTuple):
     noise_scale: float
 
     def plus(self, public: Any) -> Answer:
-        """Return what the noise hides, moved by public numbers."""
+        """Return the answer with public numbers added to its value."""
         return self._replace(value=self.value + public)
 
 

@@ -441,7 +441,7 @@ def warn_unseen(estimator, of, needed, remedy):
     """Say that a scale was not found; `remedy` is the public parameter that takes its place."""
     warn_caller(
         f"{type(estimator).__name__} could not find the scale of {of}: this needs about {needed} "
-        f"that are not 0. A guess took its place. Give a public {remedy}.",
+        f"that differ from 0 or from their centre. A guess took its place. Give a public {remedy}.",
         PartialSignalWarning,
     )
 

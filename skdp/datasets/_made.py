@@ -409,8 +409,8 @@ def make_table(
 ) -> Any:
     """Make dummies, counts, amounts with zeros, heavy tails, years, ids, constants and copies.
 
-    The target is linear in the columns a person would keep, in very different units, and far from
-    zero: 40,000 and a few thousand.
+    The target is linear in the columns that an analyst would use, in very different units, and far
+    from zero: 40,000 and a few thousand.
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
         -------
         X_new : ndarray of shape (n_samples, n_components)
             Projected rows. For a Dask array a lazy Dask array; for a list of files and for a row
-            source a generator of arrays, one for each block, so that nothing piles up.
+            source a generator of arrays, one for each block.
         """
         check_is_fitted(self, "components_")
         return self._projected(X)
@@ -174,10 +174,10 @@ def check_center(center, n_features):
 
 
 def public_range(estimator, d, *, centers):
-    """Return what is subtracted for free, a guess at norms and (low, high), as far as known.
+    """Return what is subtracted without cost, a guess at norms and (low, high), as far as known.
 
-    Where the mean is released (`centers`) the middle of the bounds is free; else nothing is moved.
-    Rows are much shorter than bounds allow, so that a search for their norms pays also there.
+    If the mean is released (`centers`), that is the middle of the bounds; else nothing. Norms of
+    rows are usually far below what bounds allow, so they are searched for in any case.
     """
     if estimator.bounds is None:
         return check_center(estimator.center, d), 1.0, ()
@@ -187,18 +187,18 @@ def public_range(estimator, d, *, centers):
 
 
 def warn_of_verdict(estimator, found, asked, kept, chance=0.0, positive=0):
-    """Say where a fit learnt nothing, or a part of it is unused: see `skdp.solvers.verdict`.
+    """Warn if a fit learnt nothing, or could use a part only: see `skdp.solvers.verdict`.
 
-    `asked` is how many components may be missed, unless the whole spectrum was asked for: some of
-    it always lies below the noise. Nor is it said where all together keep most of all squares, as
-    the others could not hold much beside these. Returns whether anything was learnt.
+    `asked` is the number of requested components, unless the whole spectrum was requested, a part
+    of which is always below the noise. There is no warning either if the components hold most of
+    all squares, as the others cannot hold much. Returns whether anything was learnt.
     """
     if estimator.epsilon == math.inf:
         return True
     name = type(estimator).__name__
     least = max(asked, 1) if isinstance(estimator.n_components, Integral) else 1
-    # Where all together hold clearly more than as many directions by chance, those are used that
-    # have a value left.
+    # If all together hold clearly more than as many random directions, those with a value above 0
+    # are used.
     if chance >= 1.0 or kept.exceeds(chance):
         found = max(found, positive)
     if found >= least or (found and kept.share > _ENOUGH):
@@ -215,17 +215,17 @@ def warn_of_verdict(estimator, found, asked, kept, chance=0.0, positive=0):
 
 
 def found_of(values):
-    """Return how many values were not cut to 0, how many there are, and that no share is known."""
+    """Return how many values are above 0, how many there are, and an empty `Kept`."""
     return int(np.count_nonzero(values)), len(values), Kept(0.0, 0.0)
 
 
 def warn_of_found(estimator, found, ratios):
-    """Say how many components of a whole spectrum stand clear of the noise."""
+    """Warn of how many components of a whole spectrum exceed the noise."""
     warn_of_verdict(estimator, found, len(ratios), Kept(float(ratios.sum()), 0.0))
 
 
 def with_learnt(shares, learnt=None):
-    """Return shares that leave room for those of what is learnt first: of a clip norm, or given."""
+    """Return budget fractions less those of what is learnt first: of a clip norm, or given."""
     if learnt is None:
         about_mean = {"clip_norm": 0.06, "center_search": 0.05}
         learnt = about_mean if "center" in shares else {"clip_norm": 0.07}
@@ -238,7 +238,7 @@ def with_learnt(shares, learnt=None):
 # A route is chosen from public shapes and parameters, and from released numbers, only.
 
 
-_ENOUGH = 0.75  # of all squares: what is missed beside it is no reason to warn
+_ENOUGH = 0.75  # of all squares: what is missed besides is no reason to warn
 RAISING = 0.2  # of the share of a clip norm, for how far above the median it should be
 _BIAS = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
 SPECTRUM_LEVEL = 3.0  # clips few rows: eigenvalues matter as much as directions
@@ -247,8 +247,8 @@ SPECTRUM_LEVEL = 3.0  # clips few rows: eigenvalues matter as much as directions
 def row_route(name, d, k, sparse, *, centred=True):
     """Return "gram", "power" or "screened" for a solver name of ours or of scikit-learn.
 
-    Sums show which columns of sparse rows hold most, as those of dense ones of one sign, but not of
-    rows that may be centred.
+    Sums show the largest columns of sparse rows, and of dense rows of one sign, but not of rows
+    that may be centred.
     """
     if name in ("gram", "power", "screened"):
         return name
@@ -263,8 +263,8 @@ def row_route(name, d, k, sparse, *, centred=True):
 def row_clip_norm(estimator, session, ask, share, d, *, level=spectral.DIRECTION_LEVEL, near=1.0):
     """Return the clip norm of some rows: learnt from the median of their norms upwards.
 
-    About `level` noise scales of a d x d moment may be shortened; `near` is a public guess. A given
-    number is the largest.
+    About `level` noise scales of a d x d moment is the number of rows that may be clipped; `near`
+    is a public guess. A given number is the largest.
     """
     largest = math.inf if estimator.clip_norm == "auto" else float(estimator.clip_norm)
     median = min(clip_norm_of(estimator, session, ask, (1 - RAISING) * share, near), largest)
@@ -273,7 +273,7 @@ def row_clip_norm(estimator, session, ask, share, d, *, level=spectral.DIRECTION
 
 
 def lengthened(session, ask, median, share, d, *, level=spectral.DIRECTION_LEVEL):
-    """Return a clip norm that shortens no more rows than the noise of a moment would hide."""
+    """Return a clip norm that clips no more rows than the noise of a moment hides."""
     if session.budget.exact:
         return median
     goal = level * session.noise_multiplier * math.sqrt(2 * d)
@@ -281,7 +281,7 @@ def lengthened(session, ask, median, share, d, *, level=spectral.DIRECTION_LEVEL
 
 
 def bias_of(clip_norm):
-    """Return the number that stands next to each row where a moment shows the mean too."""
+    """Return the value of the bias column, if a moment gives the mean too."""
     return _BIAS * clip_norm if math.isfinite(clip_norm) else 1.0
 
 
@@ -304,8 +304,8 @@ def row_subspace(
 
     `last` is the share of a product that follows a whole moment, taken from that of the moment.
 
-    With it, column sums (given, or released by the route), and what a whole moment shows (None
-    where there is no such moment).
+    Also return column sums (given, or released by the route), and what a whole moment shows (None
+    if there is no such moment).
     """
     share = shares["subspace"]
     if route == "gram":
@@ -330,12 +330,12 @@ def row_subspace(
 
 
 class Ritz(NamedTuple):
-    """What a public subspace holds.
+    """Eigenvalues in a public subspace.
 
     Attributes
     ----------
     values : ndarray
-        None is negative, and they sum to the unbiased estimate of what the subspace holds.
+        Not negative; their sum is the unbiased estimate of the variance in the subspace.
     vectors : ndarray
         Their vectors, in the subspace.
     held : Answer
@@ -357,11 +357,11 @@ def rotated(answer, V, k=None):
 
 
 def held_by(estimator, ask, V, shares, shown, bias=NOTHING, beyond=0.0, added=(0.0, 0.0)):
-    """Return Ritz values and vectors of a subspace, and the total of all rows; warn of what it is.
+    """Return Ritz values and vectors of a subspace, and the total of all rows; warn if needed.
 
-    What it holds was `shown` by the moment of rows that may be clipped to less than those of `ask`,
-    whose sum of squares is too large by `beyond`, or is asked of these. Public numbers are `added`
-    to the moment in the subspace and to the total of rows of any length.
+    The moment of rows, perhaps clipped to less than those of `ask`, gave what is in it (`shown`);
+    otherwise it is released here. The sum of squares of the rows of `ask` is too large by `beyond`.
+    Public numbers are `added` to the moment in the subspace and to the total.
     """
     fresh = shown is None
     inside = ask.projected_gram(V, share=shares["spectrum"]) if fresh else shown.inside
@@ -382,7 +382,7 @@ def held_by(estimator, ask, V, shares, shown, bias=NOTHING, beyond=0.0, added=(0
 
 
 def ritz_of(values, vectors, noise_scale):
-    """Return what a subspace holds from its noisy Ritz values, descending."""
+    """Return the eigenvalues in a subspace from its noisy Ritz values, descending."""
     k = len(values)
     edge = linalg.detection_limit(linalg.symmetric_noise_edge(noise_scale, k), k)
     return Ritz(nonnegative(values), vectors, Answer(values.sum(), noise_scale * k**0.5), edge)
@@ -391,8 +391,8 @@ def ritz_of(values, vectors, noise_scale):
 def verdict_of_ritz(ritz, total, d, shown=None, bias=NOTHING):
     """Return what `warn_of_verdict` takes, of a subspace and the released total of all d columns.
 
-    `shown`: what shares the moment that it came from shows. Without that, each value must exceed
-    what a direction holds by chance. `bias` is what the error of a mean adds.
+    `shown`: the fractions shown by the moment that it came from. Without these, each value must
+    exceed what a random direction holds. `bias` is what the error of a mean adds.
     """
     k, trace = len(ritz.values), float(total.value)
     if shown is None:
@@ -401,7 +401,7 @@ def verdict_of_ritz(ritz, total, d, shown=None, bias=NOTHING):
     held = ritz.held.value - bias.value, math.hypot(ritz.held.noise_scale, bias.noise_scale)
     kept = share_kept(Answer(*held), total._replace(value=trace - bias.value))
     found = on_their_own(shown, total, bias)
-    # A direction is used that holds clearly more than the mean one of those after it.
+    # A direction is used if it holds clearly more than the mean of those after it.
     after = np.maximum(trace - np.cumsum(ritz.values), 0.0) / np.maximum(d - np.arange(k) - 1, 1)
     clear = ritz.values - after > CLEAR * ritz.held.noise_scale / math.sqrt(k)
     return found, k, kept, k / d, int(np.count_nonzero(clear))

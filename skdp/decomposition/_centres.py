@@ -1,4 +1,4 @@
-"""Rows about their released mean, and how far from it they lie."""
+"""Rows about their released mean, and a clip norm about it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ _MOMENT_CUT = 0.15  # of the share of a moment, for a mean of few rows
 def located(session, ask, noise, shares, d, level):
     """Return a point near the mean, a clip norm about it, the shares left, the rows, and sums.
 
-    The error of a mean is in proportion to the clip norm that its rows had, so that of rows far
-    from 0 up to three more are taken about the one before. These have so much of the budget that
-    their error is a sixth of the clip norm, if the moment can spare it. They end where the mean is
-    near the point about which rows were measured, where sums are noise, or where rows are much
-    longer than the error. Half of the rows lie hardly nearer to a mean than its error, and few
-    farther than from the point before: three questions tell where (about the last points, two), as
-    counts raise and lower what they find. `level` is how many rows may be shortened, as in
-    `row_clip_norm`. The sums, and what they were paid, are of the rows that are returned if these
-    were not moved.
+    The error of a mean is in proportion to the clip norm of its rows. So for rows far from 0, up to
+    three more means are released, each about the one before. Each gets the budget for an error of a
+    sixth of the clip norm, if the moment can spare it. They end if the mean is near the point about
+    which rows were measured, if sums are noise, or if rows are much longer than the error. About
+    each point, three rank queries (for the last points, two) find the median norm between the error
+    of the mean and the norm about the point before; counts then adjust it. `level` is how many rows
+    may be shortened, as in `row_clip_norm`. The sums, and what they were paid, are of the rows that
+    are returned if these were not moved.
     """
     last = RAISING * shares["center_search"]
     searches, place, clip_norm = shares["center_search"] - last, np.zeros(d), noise.clip_norm
@@ -69,7 +68,7 @@ def share_of_mean(shares, least, wanted=0.0):
 
 
 def is_near(step, clip_norm):
-    """Whether rows about a point so near have about the lengths that were measured."""
+    """Whether the measured norms still hold about a point this near."""
     return float(np.linalg.norm(step)) < clip_norm / 4
 
 
@@ -83,7 +82,7 @@ class Centre(NamedTuple):
     rows : Ask
         The rows about it, clipped.
     noise : RowNoise
-        With it, how long they may be.
+        With their clip norm.
     shares : dict
         What is left of the budget.
     beyond : float
@@ -98,7 +97,7 @@ class Centre(NamedTuple):
 
 
 def centred(session, ask, noise, shares, d, level):
-    """Return the rows about their released mean, and how long they may be."""
+    """Return the rows about their released mean, and their clip norm."""
     place, clip_norm, shares, about, (prev, before) = located(session, ask, noise, shares, d, level)
     noise, moved = replace(noise, clip_norm=clip_norm), bool(place.any())
     wanted = moved * math.sqrt(d) * noise.rect / noise.n
@@ -114,16 +113,16 @@ def centred(session, ask, noise, shares, d, level):
     noise, mean = replace(noise, mean_noise_bias=noise_bias), place + step
     if noise_scale == 0.0 or not is_near(step, noise.clip_norm):
         return Centre(mean, ask.centered(mean).clipped(noise.clip_norm), noise, shares)
-    # Lengths were measured about the place. The square of the noise in `sums` is no part of them.
+    # Norms were measured about the point. They do not include the square of the noise in `sums`.
     beyond = float(step @ (2 * sums - noise.n * step)) - 2 * kept * d * noise_scale**2 / noise.n
     return Centre(mean, about.recentered(mean), noise, shares, beyond)
 
 
 class AboutZero(NamedTuple):
-    """Rows about a released place c near their mean m, asked about 0.
+    """Rows about a released point c near their mean m, with releases about 0.
 
     Their moment about 0 is n (c m' + m c' - c c') larger than that about c, whose noise follows
-    from how far rows lie from c.
+    from the norms about c.
     """
 
     rows: Any
@@ -133,11 +132,11 @@ class AboutZero(NamedTuple):
 
     @property
     def norms_above(self):
-        """What counts the rows that lie farther from the place than a threshold."""
+        """What counts the rows farther from the point than a threshold."""
         return self.rows.norms_above
 
     def clipped(self, clip_norm):
-        """Return the rows moved to within this distance of the place."""
+        """Return the rows moved to within this distance of the point."""
         return self._replace(rows=self.rows.clipped(clip_norm))
 
     def gram(self, *, share):
@@ -175,7 +174,7 @@ class AboutZero(NamedTuple):
 
 
 def about_zero(session, ask, noise, shares, d):
-    """Return rows that are asked about 0 through a place near their mean; noise, shares, sums.
+    """Return rows with releases about 0 through a point near their mean; noise, fractions, sums.
 
     Where the mean holds less than a quarter of the squares, or there is no noise, they stay as
     they are. Sums and moment share what is left, as variances need both.

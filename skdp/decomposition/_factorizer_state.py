@@ -1,6 +1,7 @@
 """What a factorizer keeps between calls and sends to servers, as plain data.
 
-None of it is ever pickled, copied or shown. An estimator gives parameters; nothing is set on it.
+None of it is ever pickled, copied or printed. An estimator only gives parameters, and is not
+changed.
 """
 
 from __future__ import annotations
@@ -83,11 +84,11 @@ class Layout:
     def shares(self, budget):
         """Shares of the budget: about sqrt(m) : sqrt(n) gives the least error.
 
-        k columns of A F are read off t noisy ones, at a loss of t / (t - k - 1). A core is seen by
-        few numbers, from many: 2% are enough, and 10% cost 3% of the error of an exact rank.
-        The sum of m rows has as much noise as each row of A, so that it shows their mean where A
-        shows nothing. Its noise is to that of A as the largest singular value within the bounds to
-        the edge of the noise of A at the whole budget.
+        k columns of A F are read off t noisy ones, at a loss of t / (t - k - 1). A core has few
+        numbers, each a sum of many: 2% are enough, and 10% cost 3% of the error of an exact rank.
+        The sum of m rows has as much noise as each row of A, so it shows their mean even if A is
+        below the noise. The ratio of its noise to that of A is the largest singular value within
+        the bounds over the noise edge of A at the whole budget.
         """
         sum_share = []
         if self.with_sum:
@@ -142,7 +143,7 @@ def make_layout(estimator, shape, unit):
 def budget_kinds(estimator):
     """Return the kinds of budgets that fits may have, by their shape; "sketch" of random ones.
 
-    Several fits with one secret sketch have coins in common, and do not add up.
+    Fits that share a secret sketch share random bits, so their losses do not add up.
     """
     secret = estimator.sensitivity_mode != "worst_case" and estimator.sketch == "gaussian"
     sketches = "sketch" if secret else "gaussian"
@@ -160,7 +161,7 @@ def offers_pure_dp(estimator):
 
 
 def _check_random(estimator, unit):
-    """Refuse what averages over a sketch cannot cover."""
+    """Refuse units for which a random sketch has no bound."""
     kind = estimator.sketch
     reason = unit.refusal(kind)
     if reason is not None:
@@ -299,7 +300,7 @@ class NoisyState:
             raise ValueError("the message is of another version; use one version on all servers.")
         paid = [receipt["ledger"] for receipt in header["receipts"]]
         if header["n_honest_servers"] is not None or len(paid) != 1 or not paid[0]:
-            raise ValueError("the message has no receipt of a whole noise of its own.")
+            raise ValueError("the message has no receipt, or a part of the noise only.")
         header["shape"] = tuple(header["shape"])
         return NoisyState(**header)
 
@@ -347,7 +348,7 @@ def check_message(received, message, unit):
     own = (unit.name, unit.adjacency, contract(unit))
     if message.protects != own:
         raise ValueError(
-            "states with different protects cannot be merged; use one 'privacy_unit', "
+            "states that protect different things cannot be merged; use one 'privacy_unit', "
             f"'adjacency' and 'unit_bound'. Got {message.protects}, and {own} here."
         )
     if received:
@@ -450,7 +451,7 @@ def secure_total(states, aggregator):
 
 @dataclass(frozen=True)
 class Server:
-    """What a server among several knows of its part.
+    """The part of one server among several.
 
     Attributes
     ----------
@@ -567,8 +568,8 @@ def _for_many_releases(estimator, session, layout, maps, bounds, source):
 def resumed(estimator, group):
     """Return what runs on a stream of many releases: its sketches are drawn again.
 
-    Others than those it was paid for are refused: an isometry is made of floats, so that on another
-    machine it may differ, and its norms with it.
+    Sketches other than the charged ones are refused: an isometry is computed in floats, so on
+    another machine it may differ, and so may its norms.
     """
     layout = make_layout(estimator, estimator._shape(), estimator._unit(stream=True))
     maps = draw_maps(layout, estimator.sketch, group.sketches())
@@ -619,7 +620,7 @@ def random_start(session, layout):
 
 
 def factored(layout, noisy, maps_by_rows, start):
-    """Factor released sketches: the fitted attributes. All of it is free."""
+    """Factor released sketches: the fitted attributes, by post-processing."""
     sides = known_sides(maps_by_rows)
     factors = factorize(noisy, sides, layout.n_components, start, layout.most)
     components = fix_signs(np.ascontiguousarray(factors.right))

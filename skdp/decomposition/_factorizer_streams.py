@@ -1,4 +1,4 @@
-"""The verbs of a factorizer on streams and servers; in between there is its `FactorizerState`."""
+"""Methods of a factorizer for streams and servers; a `FactorizerState` is kept between calls."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FactorizerStreams(StreamingMixin):
         Parameters
         ----------
         rows, columns : array-like of int
-            Places in the matrix.
+            Row and column numbers.
         deltas : array-like of float
             What is added there. Each is truncated toward zero to a public step.
 
@@ -54,7 +54,8 @@ class FactorizerStreams(StreamingMixin):
     def update_matrix(self, D: Any) -> Self:
         """Add a matrix of updates, dense or sparse: each entry is one update.
 
-        An update is one unit's: a part of a larger one may count a rounding step more.
+        Let each update belong to one unit. A unit that is a part of a larger update may count one
+        rounding step more.
 
         Parameters
         ----------
@@ -146,8 +147,8 @@ class FactorizerStreams(StreamingMixin):
             return  # another thread came first; two states would be two budgets
         if hasattr(self, "privacy_spent_"):
             raise PrivacyError(
-                "this factorizer has released its state: one noisy state is released at most "
-                "once. Use sklearn.base.clone for new data, with a budget of its own."
+                "this factorizer has released its state for the last time. Use a larger "
+                "'max_releases', or sklearn.base.clone for new data, with a budget of its own."
             )
         self._check_parameters()
         shape = self._shape()
@@ -192,7 +193,7 @@ class FactorizerStreams(StreamingMixin):
     # -- the release ----------------------------------------------------------------------------
     @stream_method
     def release(self) -> Self:
-        """Open the state, add what was merged, and factor it. Later updates raise.
+        """Release the state, add what was merged, and factor it. Later updates raise an error.
 
         With `max_releases` beyond 1: close the step and factor the matrix so far (or what the last
         `window` steps added); updates may go on until the last release.
@@ -243,7 +244,7 @@ class FactorizerStreams(StreamingMixin):
         matrix_shape : tuple of int or None, default=None
             Shape of this server's matrix, if servers hold ranges of rows.
         row_offset : int, default=0
-            Place of its first row among all rows.
+            Number of its first row among all rows, from 0.
         n_honest_servers : int or None, default=None
             Under a secure sum: number of servers, other than a curious one, that are sure to add
             their part of the noise: at most all but one. None: each server adds all of it.
@@ -278,7 +279,7 @@ class FactorizerStreams(StreamingMixin):
         return other
 
     def state_message(self) -> Any:
-        """Open the noisy state as bytes for another server: this is its single release.
+        """Return the noisy state as bytes for another server: this is its single release.
 
         Returns
         -------
@@ -315,7 +316,7 @@ class FactorizerStreams(StreamingMixin):
         return noisy
 
     def merge(self, other: Any) -> Self:
-        """Add the state of another server: a message, or a factorizer (whose state it opens).
+        """Add the state of another server: a message, or a factorizer (whose state it releases).
 
         Parameters
         ----------
@@ -342,7 +343,7 @@ class FactorizerStreams(StreamingMixin):
         return self
 
     def merge_secure(self, servers: Any, aggregator: Any) -> Self:
-        """Add the states of servers under a secure sum, which shows nothing but the total.
+        """Add the states of servers under a secure sum, which reveals nothing but the total.
 
         Parameters
         ----------

@@ -46,7 +46,7 @@ def default_shares(d, centers, n_is_public, clip_norm, starts=False):
 
 
 def with_rest(shares, left):
-    """Return shares of which the moments, or what stands for them, have also what is left."""
+    """Return budget fractions in which the moments, or their substitutes, get the remainder."""
     more = 1 + left / of_moments(shares)
     return {name: s if name in _NO_MOMENTS else more * s for name, s in shares.items()}
 
@@ -88,7 +88,7 @@ def decoded(group):
 
 
 def fitted(answers, facts):
-    """Return attributes of released moments, and how many components they show; all is free."""
+    """Return attributes of released moments, and how many components exceed the noise."""
     d, k = facts["d"], facts["k"]
     released = _released(answers, facts)
     if facts["sketch"] is None:
@@ -416,10 +416,10 @@ class DPIncrementalPCA(
         _validation.check_center_option(self)
 
     def _batch(self, X, groups, seen, **options):
-        """Return the rows of a batch, and who was seen by now, as long as persons are told apart.
+        """Return the rows of a batch, and the groups seen so far, if the unit is the group.
 
-        A person who comes twice is an error: streams where nobody does have only neighbours where
-        nobody does, and the guarantee is among them.
+        A group that comes twice raises an error. The guarantee is for streams in which none does;
+        their neighbours are such streams, too.
         """
         if not self._by_group:
             return self._checked_rows(X, groups, **options), seen
@@ -466,7 +466,7 @@ class DPIncrementalPCA(
         return facts, shares
 
     def _start(self, session, ask, shares, d, n):
-        """Learn where the first rows lie, and their clip norm about there; also what is left."""
+        """Learn the centre of the first rows and a clip norm about it; return what is left, too."""
         level = {"d": d, "level": _base.SPECTRUM_LEVEL}
         clip_norm = _base.row_clip_norm(self, session, ask, shares.get("clip_norm", 0.0), **level)
         if "start" not in shares or session.budget.exact:

@@ -170,7 +170,7 @@ class LocalRowRandomizer(
 
 
 class _Reporter(BaseDPEstimator):
-    """One release of one row: any two rows in the ball of `clip_norm` look alike."""
+    """One release of one row: any two rows in the ball of `clip_norm` are neighbours."""
 
     _privacy_units = {"row": ("replace",)}
     privacy_unit = "row"
@@ -321,7 +321,7 @@ class LocalAggregator:
 
     @property
     def privacy_spent_(self) -> Any:
-        """The receipt of the report that says most of its row."""
+        """The receipt of the report with the largest privacy loss."""
         receipts = [report.privacy_spent for report in self._added()]
         most = max(receipts, key=lambda spent: (spent.mu, spent.epsilon))
         return replace(most, seeded=any(spent.seeded for spent in receipts))

@@ -246,7 +246,7 @@ class DPLowRankFactorizer(
         Parameters
         ----------
         rows, columns : array-like of int or None, default=None
-            Places, as pairs of equal length; None takes all rows or all columns.
+            Their numbers, as pairs of equal length; None takes all rows or all columns.
 
         Returns
         -------

@@ -34,7 +34,7 @@ class RowComponentsMixin:
         center, near, between = _base.public_range(self, d, centers=centers)
         sparse = _base.stays_sparse(source) and (center is None or not centers)
         shares = _validation.check_split(self, self._default_shares(d, sparse))
-        # Query: what may be asked of the rows, with its bounds; nothing is read.
+        # Query: the possible releases, with their bounds; nothing is read.
         query = self._unit_query(source)
         ask = session.ask(query if center is None else query.centered(center, between))
         n = query.n_rows if self._total_is_public() else None
@@ -308,7 +308,7 @@ class DPPCA(
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features), or blocks
             The private rows. Blocks are a memory map, a list of npy or npz files, a Dask array, or
-            a row source (see the user guide, "Outgrowing one machine").
+            a row source (user guide: "Data larger than memory").
         y : Ignored
             Not used.
         groups : array-like of shape (n_samples,), default=None

@@ -1,4 +1,4 @@
-"""Made data of the decompositions: rows, histories, graphs and matrices, and what is lost of them.
+"""Synthetic data of the decompositions: rows, histories, graphs and matrices, and scores.
 
 Each kind of data is drawn from stated facts, in the size and the units that the fit expects.
 """
@@ -104,9 +104,8 @@ class DecompositionPlans(PlansMixin):
 def drawn_matrix(estimator, rng, shape, values):
     """Draw a matrix of a public shape with singular values in blocks, smaller if it is large.
 
-    One that is smaller keeps the place of its values next to the edge of the noise of its entries.
-    Where no value is stated, entries are about as large as one unit may change them. Return it, and
-    what it is.
+    A smaller one has the same ratio of its values to the noise edge. Where no value is stated,
+    entries are about as large as one unit may change them. Return it, and what it is.
     """
     (m, n), unit, k = shape, unit_of(estimator), n_planned(estimator, min(shape))
     smaller = min(1.0, math.sqrt(_plan.MOST_NUMBERS / math.prod(shape)))
@@ -142,7 +141,7 @@ def _held(X, k):
 class IncrementalPlans(DecompositionPlans):
     """Plans of incremental PCA: facts `signal`, `skew` and `stream`.
 
-    With `stream`, the last release of `max_releases` calls of `partial_fit` is judged; else one
+    With `stream`, the last release of `max_releases` calls of `partial_fit` is scored; else one
     call of `fit`.
     """
 
@@ -173,7 +172,7 @@ class FactorizerPlans(PlansMixin):
     """Plans of a factored matrix: facts `signal` and `stream`.
 
     `signal` is the singular value of each component, `stream` whether the matrix comes by updates
-    (None: if `matrix_shape` is given); of several releases the last is judged.
+    (None: if `matrix_shape` is given); of several releases the last is scored.
     """
 
     _measure = "1 - relative Frobenius error of the matrix"

@@ -28,7 +28,7 @@ from skdp.theory._plan import rows_of
 _DEVIATIONS = 3.0  # of coordinates: half of a learnt frame; of a size: a class that is seen
 _MUCH_OUTSIDE = 0.2
 _KERNEL = np.array([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
-_BLUR = float(_KERNEL @ _KERNEL)  # noise left of one cell after smoothing along both axes
+_BLUR = float(_KERNEL @ _KERNEL)  # noise of one cell after smoothing along both axes
 _MOST = 48
 _FEWEST = 10  # cells a side, for a histogram to show a shape
 
@@ -339,7 +339,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         center, size = found.center, found.radius(math.inf)
         sums = ask.moments(center, size, weights.rows, share=share)
         moments = column_moments(sums, center, size, weights, n)
-        # A scale that nothing shows may be the distance of the centre from the rows.
+        # A scale below the noise may be the distance of the centre from the rows.
         unseen = ~found.found | (~found.placed & (moments.variance <= moments.noise))
         words = {"outcome": "and took a guess", "remedy": "'limits'", "of": "coordinates"}
         warn_undetected_columns(self, unseen, found.needed, **words)
@@ -361,7 +361,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         return max(2, room if self.n_bins == "auto" else self.n_bins)
 
     def _warn_no_signal(self, found):
-        """Say what released numbers cannot show."""
+        """Warn of what released numbers cannot show."""
         name, kind = type(self).__name__, found["kind_"]
         inside, outside = np.sum(found.get("histogram_", 0.0)), found.get("n_outside_", 0.0)
         if not found["above_noise_"].any():
@@ -399,7 +399,7 @@ def _cells(ask, frame, side, n_classes, share):
 
 
 def cells_per_side(n, noise_scale):
-    """Return how many cells a side of the frame may have, so that one means something."""
+    """Return how many cells per side leave more rows than noise in a mean cell."""
     clear = max(n, 0.0) / noise_scale if noise_scale > 0 else math.inf
     return int(min(_MOST, math.sqrt(clear)))
 

@@ -19,7 +19,7 @@ from skdp.privacy.streams.checkpoints import StreamGroup
 
 # Holds the running stream: secret, never pickled, not part of what is released.
 _STREAM = "_private"
-# How many acts of the stream its estimator knows to be done: fewer, if a call was interrupted.
+# How many calls of the stream its estimator knows to be complete: fewer after an interruption.
 _ACTS = "_acknowledged"
 _NO_VALUE = "not kept"
 
@@ -93,7 +93,7 @@ class StreamingMixin:
         routes.charge(session, type(self).__name__, sensitivity=change_of(self))
 
     def _keep_stream(self, group):
-        """Set what was released; a stream that has ended leaves nothing secret behind."""
+        """Set what was released; after the end of a stream nothing secret remains."""
         self._publish(group)
         setattr(self, _ACTS, group.acts)  # undone by `atomic`, if the call fails after all
         if group.left > 0:

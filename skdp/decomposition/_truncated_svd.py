@@ -18,7 +18,7 @@ from skdp.units import DEGREE, INTERVAL, offered
 
 
 def check_used(estimator):
-    """Refuse bounds that the unit does not read; warn of steps that a named route does not take.
+    """Refuse bounds that the unit does not use; warn of steps that a named algorithm omits.
 
     Decided from parameters alone.
     """
@@ -311,9 +311,8 @@ class DPTruncatedSVD(
     def _check_parameters(self):
         self._check_unit()
         _validation.check_int(self, "n_components", 1)
-        _validation.check_option(
-            self, "algorithm", _unit_fits.UNIT_SOLVERS.get(self.privacy_unit, _ROW_SOLVERS)
-        )
+        solvers = _unit_fits.UNIT_SOLVERS.get(self.privacy_unit, _ROW_SOLVERS)
+        _validation.check_option(self, "algorithm", solvers, f" for the unit {self.privacy_unit!r}")
         _validation.check_int(self, "n_iter", 1, also=("auto",))
         _validation.check_int(self, "n_oversamples", 0, also=("auto",))
         _base.check_normalizer(self)
@@ -322,8 +321,8 @@ class DPTruncatedSVD(
         _inputs.check_unit_bound(self)
         if self.algorithm == "deflation" and self.delta > 0:
             raise ValueError(
-                "algorithm='deflation' is for delta=0: Gaussian noise does not grow with the "
-                f"columns of an answer. Use 'auto'. Got delta={self.delta!r}."
+                "algorithm='deflation' is for delta=0: Gaussian noise for all components at once "
+                f"is no larger than for one. Use 'auto'. Got delta={self.delta!r}."
             )
         flips = self.algorithm == "one_shot" and self._protects.bound is INTERVAL
         if flips and not _inputs.has_cells(self):
@@ -379,7 +378,7 @@ class DPTruncatedSVD(
             sums = ask.sums(share=shares.get("row_sum", shares["subspace"] / 2))
         total, total_noise = abs(float(sums.value.sum())), sums.noise_scale * math.sqrt(d)
         if self.algorithm == "auto" and total > CLEAR * total_noise > 0.0 and not about_mean:
-            # Columns are of one sign, so that sums show what holds most.
+            # Columns are of one sign, so sums show the largest.
             route = _base.row_route("auto", d, k, True, centred=False)
         V, sums, shown = _base.row_subspace(
             session, ask, route, d, k, shares, noise,

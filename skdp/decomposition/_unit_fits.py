@@ -51,9 +51,9 @@ def interaction_route(estimator, shape, degree=None):
 
 
 def _flips_show_more(estimator, shape, degree):
-    """Whether flips show more than half of a direction of which the moment shows half.
+    """Whether flips show more than half of a direction if the moment shows half.
 
-    Its squared length is root 2 of half the edge of the moment, x times the noise of m flips; they
+    Its squared norm is root 2 of half the edge of the moment, x times the noise of m flips; they
     show (x^2 - b)/(x^2 + b x) of it, b = n/m.
     """
     (m, n), session = shape, estimator._checked_session(pure=True)
@@ -69,7 +69,7 @@ def _flips_show_more(estimator, shape, degree):
 
 
 def _moment_route(estimator, session, shape, floor):
-    """Return what of the moment is read, in words too, its noise scale, and of how many items."""
+    """Return which part of the moment is released, in words too, its noise scale and its items."""
     m, n = shape
     noise = _item_noise(estimator, session, n, floor)
     signal = m / noise if noise else math.inf
@@ -87,8 +87,8 @@ def _item_noise(estimator, session, n, floor):
 def fit_interactions(estimator, session, X, route):
     """Release the moment of degree-normalised rows, products with it, or flipped interactions.
 
-    Rows with fewer interactions than the released mean number weigh as if they had so many, unless
-    a floor is given.
+    Rows with fewer interactions than the released mean have weights as if they had the mean number,
+    unless a floor is given.
     """
     (m, n), k, floor = X.shape, estimator.n_components, estimator.unit_bound
     query, extra = InteractionQuery(X, degree_floor=n, adjacency=estimator.adjacency), {}
@@ -140,7 +140,7 @@ def _moment_pairs(estimator, session, ask, shape, route, floor, paid):
 
 
 def chosen_pairs(moment, k):
-    """Return eigenpairs in the subspace that thinning likes best, values without the noise."""
+    """Return eigenpairs in the subspace with the best thinning score, values without the noise."""
     V = spectral.chosen_subspace(moment.value, moment.noise_scale, k)
     values, Q = top_eigenpairs(V.T @ moment.value @ V)
     return shrunk(np.maximum(values, 0.0), V @ Q, moment.noise_scale / math.sqrt(2)), V @ Q
@@ -154,7 +154,7 @@ def chosen_pairs(moment, k):
 def moment_thresholds(estimator, session, unit, shape, entries):
     """Return {route: singular value at the edge of its noise}, from public numbers.
 
-    Sums show nothing of entries with both signs: a moment is of all columns.
+    Sums of entries with both signs show nothing, so the moment is of all columns.
     """
     (m, n), k = shape, estimator.n_components
     length = usual_length(estimator, unit, n, entries.mean)
@@ -319,12 +319,12 @@ def fit_entries(estimator, session, X, route):
 
 
 def _with_mean(U, values, V, means, noise, of_cells, symmetric):
-    """Return triplets that begin with the mean of the rows, where it shows more than the first one.
+    """Return triplets that begin with the mean of the rows, if it explains more than the first.
 
-    Where neither is found it is the better guess, of a value of 0, if the total is not.
-    Of what is not negative the largest singular value is near the length of the sum of rows over
-    sqrt(m), which has less noise. From a square x^2 and noise e on each of n columns its direction
-    shows x^4/(x^2 + n e^2); that of a symmetric matrix is known. A singular vector shows
+    If neither is found, the mean is the better guess, with the value 0, if the total exceeds the
+    noise. Without negative entries, the largest singular value is near the norm of the sum of rows
+    over sqrt(m), which has less noise. From a square x^2 and noise e on each of n columns its
+    direction shows x^4/(x^2 + n e^2); that of a symmetric matrix is known. A singular vector shows
     (y^4 - m n s^4)/(y^2 + n s^2) of the square y^2, with noise of s on each of m x n cells.
     """
     (m, k), n, error = U.shape, len(V), math.sqrt(len(U)) * noise
@@ -352,7 +352,7 @@ def _beginning_with(first, W, order):
 
 
 def _released_whole(session, ask, unit, shape):
-    """Return what answers products of one release of all entries, for free.
+    """Return one release of all entries, with which products cost nothing.
 
     All entries with noise; or, where entries have bounds, their flipped cells, unless Laplace noise
     is less than what rounding cells to 0 or `high` adds, by a released number.

@@ -217,7 +217,7 @@ def restricted(query: Any, call: Call, signatures: dict[type, Signatures]) -> An
     sound = all(check(query, value) for check, value in zip(checks, call.arguments, strict=True))
     together = getattr(query, "sound_together", None)
     if not sound or (together is not None and not together(call.method, call.arguments)):
-        raise PrivacyError(f"the arguments of {call.method!r} are not sound; nothing was sent.")
+        raise PrivacyError(f"the arguments of {call.method!r} are not valid; nothing was sent.")
     return getattr(query, call.method)(*call.arguments)
 
 
@@ -319,7 +319,7 @@ class FederatedClient:
         try:
             self._charge()
         except Exception:  # the ledger keeps the reason, which the server must not learn
-            raise PrivacyError("a ledger of this client has no room; nothing was sent.") from None
+            raise PrivacyError("too little is left in a PrivacyLedger here.") from None
 
     def respond(self, request: bytes) -> WordArray:
         """Return this client's noisy integers for one step: for a secure sum only.
@@ -332,7 +332,8 @@ class FederatedClient:
         Returns
         -------
         words : ndarray of uint64
-            The contribution modulo 2**64. Alone it holds one part of the noise, too little.
+            The contribution modulo 2**64. Alone it has only one part of the noise, which is too
+            little.
 
         Raises
         ------

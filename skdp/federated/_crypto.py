@@ -93,7 +93,7 @@ def unseal(key: bytes, sealed: bytes, associated: bytes) -> bytes:
 
 
 class Identity(Protocol):
-    """What a key infrastructure gives a client: signatures that the other clients can check."""
+    """Signatures of a client that the other clients can check."""
 
     def sign(self, message: bytes, /) -> bytes:
         """Return 64 bytes."""
@@ -105,8 +105,8 @@ class Identity(Protocol):
 class Ed25519Identity:
     """Long-term Ed25519 signature keys, known to all clients before the run.
 
-    With them a server cannot slip in keys of its own. They protect the keys and nothing else:
-    the protocol stays one for parties that follow it (see the user guide).
+    With them a server cannot substitute its own keys. They protect nothing else: all parties must
+    still follow the protocol (see the user guide).
 
     Parameters
     ----------

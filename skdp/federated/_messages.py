@@ -377,8 +377,8 @@ class LocalTransport:
     handlers : mapping of int to callable
         What each client does with a message: the `handle` of an `AggregationClient`.
     lost : callable, default=None
-        ``lost(client_id, kind)``: whether the client's answer of this kind never arrives, as if
-        the client had dropped out. To rehearse drop-outs.
+        ``lost(client_id, kind)``: whether the client's answer of this kind never arrives, as if the
+        client had dropped out. For tests of drop-outs.
     """
 
     def __init__(
@@ -391,7 +391,7 @@ class LocalTransport:
         self._lost = lost
 
     def exchange(self, messages: Mapping[int, bytes], accept: Callable[[int, bytes], bool]) -> None:
-        """Deliver each message and hand over its answer; a client that refuses is silent."""
+        """Deliver each message and pass on its answer; a client that refuses sends none."""
         for client_id, message in messages.items():
             if client_id not in self._handlers:
                 continue

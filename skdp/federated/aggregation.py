@@ -84,9 +84,9 @@ class _ClientStep:
 class AggregationClient:
     """One client of a secure sum: bytes in, bytes out, over any transport.
 
-    The server learns the sum of all contributions modulo 2^64 and nothing else about them, as
-    long as all parties follow the protocol and at most `n_colluders` clients share what they
-    know with it. The privacy of the sum is the business of the noise in the contributions.
+    The server learns the sum of all contributions modulo 2^64 and nothing else about them, as long
+    as all parties follow the protocol and at most `n_colluders` clients share what they know with
+    it. Only the noise in the contributions makes the sum itself private.
 
     Parameters
     ----------
@@ -97,11 +97,11 @@ class AggregationClient:
     config : AggregationConfig
         What all parties agreed on.
     respond : callable
-        ``respond(request)`` returns this client's contribution, noise included, as a uint64
-        array. It is called at most once in each step. The request is a `bytes` that also knows
-        how the sum is made: hand it on as it is.
+        ``respond(request)`` returns this client's contribution, noise included, as a uint64 array.
+        It is called at most once in each step. Pass the request on unchanged: this `bytes` object
+        also holds the counts of the sum.
     identity : Identity, default=None
-        Signatures for the public keys, and a check of the others'. See `Ed25519Identity`.
+        Signs the public keys, and checks those of others. See `Ed25519Identity`.
 
     Notes
     -----
@@ -590,7 +590,7 @@ def simulated_aggregator(
 ) -> SecureAggregator:
     """Return a `SecureAggregator` whose clients, one for each callback, live in this process.
 
-    ``lost(client_id, kind)`` tells which answers never arrive, to rehearse drop-outs.
+    ``lost(client_id, kind)`` says which answers never arrive, for tests of drop-outs.
     """
     if len(callbacks) != config.n_clients:
         raise ValueError(

@@ -15,7 +15,7 @@ from skdp.privacy.noise import integers as noise
 
 
 class InvalidMessageError(PrivacyError):
-    """A message is malformed, altered, out of turn or already answered. Nothing came of it."""
+    """A message is malformed, altered, out of turn or already answered. It had no effect."""
 
 
 class AggregationAbortedError(PrivacyError):
@@ -149,8 +149,8 @@ class AggregationConfig:
     def against_clients(self) -> float:
         """Factor of mu against one curious client, who knows its own part of the noise.
 
-        1 where T >= 1 has a place for it. With T = 0, h - 1 of the h parts that make up the noise
-        are left: mu grows by sqrt(h / (h - 1)), 1.41 for two clients.
+        1 if T >= 1, because the noise is then sized for it. With T = 0, h - 1 of the h parts that
+        make up the noise remain: mu grows by sqrt(h / (h - 1)), 1.41 for two clients.
         """
         known = 0 if self.n_colluders else 1
         return math.sqrt(self.n_honest / (self.n_honest - known))

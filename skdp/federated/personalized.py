@@ -294,12 +294,12 @@ def _unfitted(model: Any) -> tuple[Any, int]:
 
 
 class PersonalizedClient(_clients.FederatedClient):
-    """A device (or a house of several users) in the fit of a personalised model.
+    """A client (the device of one user, or a site with several) of a personalised fit.
 
     What it sends satisfies (`epsilon`, `delta`)-differential privacy for all rows of one user,
     against the server and, with ``config.n_colluders`` of at least 1, everybody else, under the
-    conditions of `PowerMethodClient`. All rows of a user must be at one client: a user in two would
-    count twice.
+    conditions of `PowerMethodClient`. All rows of a user must be at one client, because a user at
+    two clients would count twice.
 
     Parameters
     ----------
@@ -378,14 +378,13 @@ class FederatedRounds:
 
     Notes
     -----
-    The fit is that of the central one, with another `ask`: the model of all, whitener, votes and
-    the vote for a rule of heads come through secure sums. Each release is a step of its own: with
-    default parameters about 70, most of them for where targets and columns lie. Public
-    `target_bounds` save half of these.
+    The steps are those of a central fit, but each release is a secure sum. With default parameters
+    there are about 70 releases, most of them for the location and scale of targets and columns.
+    Public `target_bounds` save half of these.
 
     Examples
     --------
-    A fit over 8 houses of 250 users each.
+    A fit over 8 clients with 250 users each.
 
     >>> import numpy as np
     >>> from skdp import DPPersonalizedRegressor
@@ -431,7 +430,7 @@ class FederatedRounds:
         Returns
         -------
         model : object
-            The fitted estimator, with its receipt and without heads.
+            The fitted estimator, with its receipt and without models of users.
         """
         estimator, p = _unfitted(self.model)
         if _clients.check_count("n_features", n_features) < 1:

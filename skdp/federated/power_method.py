@@ -120,10 +120,10 @@ default="row"
     it changes at its client. **Each entry must be at one client**: at two it would count twice.
     Edges: the upper triangle counts. The servers of both endpoints may hold an edge, each in the
     rows of its own nodes: that of the smaller node number counts it, and the other copy, below the
-    diagonal, is not looked at.
+    diagonal, is not read.
 
-    Errors about the client's own data are raised where it is made, and may quote them, as the text
-    of a cell: they are for its holder, and not to be sent.
+    Errors about the client's own data are raised when the client is constructed, and may quote
+    them: do not send these errors to others.
 
     Examples
     --------
@@ -186,12 +186,12 @@ default="row"
 
 
 class RecommenderClient(_clients.FederatedClient):
-    """A holder of histories, with (epsilon, delta)-differential privacy for each of its users.
+    """A holder of user-item rows, with (epsilon, delta)-differential privacy for each of its users.
 
-    The promise and its conditions are those of `PowerMethodClient`: what leaves this client
-    protects one row (one user with the whole history), under secure sums, and the client believes
-    no number of the server. It answers the questions of a recommender alone: number of users,
-    counts of items, and the moment of the kept items.
+    The guarantee and its conditions are those of `PowerMethodClient`: what leaves this client
+    protects one row (one user with the whole history), under secure sums, and the client recomputes
+    each bound. It only answers requests of a recommender: number of users, counts of items, and
+    Gram matrix of the selected items.
 
     Parameters
     ----------
@@ -280,8 +280,8 @@ class FederatedPowerMethod:
     Notes
     -----
     The steps, noise and post-processing are those of the central estimator, whatever its options:
-    screening of features, one symmetric moment where few features are left, power steps, a private
-    clip norm. Only the integer grid is coarser: a part has fewer bits than a central draw.
+    screening of features, one Gram matrix where few features remain, power steps, a private clip
+    norm. Only the integer grid is coarser: a part has fewer bits than a central draw.
 
     References
     ----------

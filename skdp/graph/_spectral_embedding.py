@@ -40,7 +40,7 @@ _SEEN = 0.5
 
 
 def warn_no_signal(estimator, session, attributes, n):
-    """Warn if no released eigenvalue stands above the known edge of the noise."""
+    """Warn if no released eigenvalue exceeds the known edge of the noise."""
     if session.budget.exact:
         return
     edge = _edge(estimator, session, attributes.get("degrees_"), n)
@@ -56,7 +56,7 @@ def warn_no_signal(estimator, session, attributes, n):
 
 
 def _edge(estimator, session, degrees, n):
-    """Return the eigenvalue from which one is seen."""
+    """Return the detection limit of an eigenvalue."""
     flips = [line.noise_scale for line in session.ledger if line.name == "randomized_entries"]
     if flips:
         return iteration_threshold(flips[0] * float(bound_of(estimator)[1]), n)
@@ -342,7 +342,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         return attributes, reason
 
     def _embedded(self, ask, n, eigenpairs, share, spread):
-        """Embed by the leading eigenvectors as they are, or across or scaled by the degrees.
+        """Embed by the leading eigenvectors: as they are, without the degrees, or scaled by them.
 
         `spread` is the noise of the eigenvectors over the variance of released degrees, 0 if all
         is released.
@@ -366,7 +366,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
 
 
 def _flipped(ask, _share, project, _ones_first, *, n, k, kurtosis):
-    """Return the leading eigenpairs of a graph that was released: nothing is asked for."""
+    """Return the leading eigenpairs of a graph that was released, by post-processing."""
     return symmetric_pairs(ask, n, k, project, kurtosis)
 
 

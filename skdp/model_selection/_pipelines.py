@@ -380,7 +380,7 @@ def check_searchable(estimator, assume_rowwise=()):
     faults = [problem for problem in walk.problems if problem.kind in _SEARCH_REFUSES]
     if faults or not walk.private:
         raise PrivacyError(
-            "a search and with_budget need steps that are verified: see check_pipeline. "
+            "A private search and with_budget need verified steps, see check_pipeline. "
             + " ".join(f"{fault.step}: {fault.message} {fault.remedy}" for fault in walk.problems)
         )
     parts = dict(estimator.steps)

@@ -244,7 +244,7 @@ def fast_map(model, X, method):
     model : fitted estimator
         A linear model of this package, or a Pipeline of them.
     X : array of floats, CSR matrix, data frame or factors
-        Rows: only their type is looked at.
+        Rows: only their type is used.
     method : str
         "predict", "transform" or "reconstruct" (transform and back).
     """
@@ -297,7 +297,7 @@ def public_row(X):
 def each_row(function, X, y):
     """Return the number function(one row, its y) of each row; NaN for a row that fails.
 
-    Neither errors nor warnings of single rows are shown: they would tell of private values.
+    Neither errors nor warnings of single rows are shown, as they may reveal private values.
     """
     values = np.full(n_rows(X), np.nan)
     with config_context(assume_finite=True), no_warnings(), np.errstate(all="ignore"):

@@ -149,8 +149,8 @@ class PrivateScorer:
         if not callable(self.loss) and self.loss not in LOSSES:
             raise ValueError(
                 f"'loss' must be a function (model, X, y) -> losses of rows, or one of "
-                f"{sorted(LOSSES)}. Got {self.loss!r}. R^2 and AUC are no means of "
-                "row losses: one row can move them by their whole range."
+                f"{sorted(LOSSES)}. Got {self.loss!r}. For accuracy use 'zero_one'. R^2 "
+                "and AUC have no private score: one row can change them by their full range."
             )
         low, high = self.bounds if np.shape(self.bounds) == (2,) else (None, None)
         real = all(isinstance(b, Real) and not isinstance(b, bool) for b in (low, high))

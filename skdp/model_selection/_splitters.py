@@ -198,8 +198,8 @@ def resolved_splitter(cv, estimator):
     if cv is None or isinstance(cv, int):
         if is_classifier(estimator):
             raise PrivacyError(
-                "for a classifier an integer 'cv' is a StratifiedKFold, whose folds depend on the "
-                "labels of others. Use IndependentKFold, or KFold with adjacency='replace'."
+                "An integer 'cv' of a classifier is a StratifiedKFold: a label changes folds of "
+                "other rows. Use IndependentKFold, or KFold with adjacency='replace'."
             )
         return model_selection.KFold(5 if cv is None else cv)
     if not hasattr(cv, "split") and type(cv) not in (list, tuple):

@@ -1,9 +1,9 @@
 """The algorithms as published, one module a paper: same gate, same receipts.
 
-Where the rest of the package does better, the printed version stays runnable here. Each pays for
-its releases with sensitivities that are proved, so its receipt holds; ``calibration="printed"``
-takes the papers' own constants where these protect at least as much as they say. What the papers
-print and what is not private is left out: `docs/from_the_papers.md` says what and why.
+They are here for comparisons; the other estimators of the package are more accurate. All use proved
+sensitivities, so their receipts hold. ``calibration="printed"`` uses the constants of the paper,
+and raises an error where these protect less than stated. Algorithms of the papers that are not
+private are omitted: see `docs/from_the_papers.md`.
 """
 
 from skdp.papers._hardt_roth_2013 import PowerDeflation

@@ -24,7 +24,7 @@ class PowerDeflation(Published):
     """Power iteration for a fixed coherence, and deflation (Hardt, Roth 2013, figures 2, 3).
 
     `components_` and `eigenvalues_` satisfy (`epsilon`, `delta`)-differential privacy for one edge
-    of a graph. To compare with: `DPSpectralEmbedding` and `DPTruncatedSVD` need no bound on the
+    of a graph. For comparisons: `DPSpectralEmbedding` and `DPTruncatedSVD` need no bound on the
     coherence, never fail, and need less noise.
 
     Parameters
@@ -58,7 +58,7 @@ class PowerDeflation(Published):
         ||A_i v|| with noise, as printed: never negative but for the noise, whatever the sign of the
         eigenvalue.
     failed_ : bool
-        Whether an iterate was beyond the coherence. What was left is spent all the same.
+        Whether an iterate was beyond the coherence. The rest of the budget is then spent too.
     n_features_in_ : int
         Number of nodes.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -70,7 +70,7 @@ class PowerDeflation(Published):
 
     Notes
     -----
-    Different from the print: the start is a unit vector; a pair of entries changes, which costs
+    Differences from the paper: the start is a unit vector; a pair of entries changes, which costs
     sqrt(2); the noise of the eigenvalues is Gaussian and paid for, by a tenth of what the steps
     spend (the print adds Laplace noise next to its budget); the sum of the rank-one terms is the
     output (the print gives the residual, which is private).

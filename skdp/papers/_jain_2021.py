@@ -29,8 +29,8 @@ from skdp.solvers.personalization import View
 class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
     """The shared subspace of personal models by Jain et al. (2021), algorithms 1 to 3, as printed.
 
-    `components_` satisfy (`epsilon`, `delta`)-differential privacy for all rows of one user. To
-    compare with: `DPPersonalizedRegressor` finds the subspace with far fewer users.
+    `components_` satisfy (`epsilon`, `delta`)-differential privacy for all rows of one user. For
+    comparisons: `DPPersonalizedRegressor` finds the subspace with far fewer users.
 
     Parameters
     ----------
@@ -45,17 +45,19 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
     n_rounds : int, default=0
         Rounds T of algorithm 1, each with a share of the users; 0 stops after algorithm 3.
     max_rows : int, default=16
-        Rows m of a user that count, a public number: what the paper takes for granted.
+        Public number m: at most so many rows of a user count. The paper assumes it.
     target_bound : float, default=1.0
         zeta: targets are clipped to plus and minus this.
     product_bound : float, default=1.0
         eta: v x' of a row is scaled down to this norm (algorithm 2).
     start : {"pairs", "exponential"}, default="pairs"
         Algorithm 3, or the exponential mechanism over public candidates (algorithm 4, which takes
-        all of epsilon and no delta; without rounds). The print's score has no bounded sensitivity:
-        here it is the share of its squares that a candidate explains of a user, in [0, 1].
+        all of epsilon and no delta; without rounds). The published score has no bounded
+        sensitivity. Here a user's score of a candidate is the fraction of squares that it explains,
+        in [0, 1].
     candidates : array of shape (n, n_features, n_components) or None, default=None
-        Of "exponential". None is a net of lines, for one component and at most four features.
+        Public candidates of "exponential", which needs them; None is a grid of lines, for one
+        component and at most four features.
     calibration : {"exact", "printed"}, default="exact"
         Noise multiplier: that of exact accounting, or the paper's sqrt(8 log(1/delta))/epsilon
         (sqrt(16 log(1/delta))/epsilon if rounds follow). The receipt of the second shows what it
@@ -79,12 +81,12 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
     Notes
     -----
     Sensitivities are the paper's: m zeta^2 for algorithm 3, m eta^2/2 and m eta zeta/2 for
-    algorithm 2 (half of them for "add_remove"). They hold for all data, since what a user adds is
-    cut to the norm that the paper derives; so the receipt holds. Different from the print: a user's
-    block of algorithm 1 follows from its label and a random number, not from its position (where
-    one user who goes would move others); a round is paid for as if all users were in it, which is
-    sqrt(T) more noise than one block needs; the noisy normal equations are solved by least squares,
-    as they need not be definite. Rows of a user count in an order of their own.
+    algorithm 2 (half of them for "add_remove"). They hold for all data, because what a user adds is
+    clipped to the norm that the paper derives. Differences from the paper: a user's block of
+    algorithm 1 follows from its label and a random number, not from its position (a user who leaves
+    would move others); a round is charged as if all users were in it, which is sqrt(T) more noise
+    than one block needs; the noisy normal equations are solved by least squares, as they need not
+    be definite. Rows of a user count in an order of their own.
 
     References
     ----------
@@ -229,8 +231,8 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
         found = np.asarray([] if self.candidates is None else self.candidates, np.float64)
         if found.shape[1:] != (d, self.n_components) or not len(found):
             raise ValueError(
-                f"'candidates' must have the shape (n, {d}, {self.n_components}). Got "
-                f"{found.shape} instead."
+                f"start='exponential' needs public 'candidates' of shape (n, {d}, "
+                f"{self.n_components}). Got shape {found.shape}."
             )
         if not np.isfinite(found).all():
             raise ValueError("'candidates' must be finite.")

@@ -27,7 +27,7 @@ class PowerMethod(LinearTransformMixin, Published):
     """The power method of Nicolas et al. (2024), algorithm 1, and its predecessors, as printed.
 
     `components_` satisfy (`epsilon`, `delta`)-differential privacy for one interaction of a binary
-    matrix or one edge of a graph. To compare with: `DPTruncatedSVD` needs less noise.
+    matrix or one edge of a graph. For comparisons: `DPTruncatedSVD` needs less noise.
 
     Parameters
     ----------

@@ -17,11 +17,10 @@ from skdp.solvers.linalg import fix_signs
 class SketchFactorizer(LinearTransformMixin, Published):
     """Low-rank factorisation by two or three sketches (Upadhyay 2018), solved as printed.
 
-    `left_singular_vectors_`, `singular_values_` and `components_` are
-    (`epsilon`, `delta`)-differentially private
-    for any change of X of Frobenius norm at most `sensitivity`, the caller's contract. To compare
-    with: `DPLowRankFactorizer` solves the same sketches for less error, and keeps its head where
-    they are narrow.
+    `left_singular_vectors_`, `singular_values_` and `components_` are (`epsilon`,
+    `delta`)-differentially private for any change of X of Frobenius norm at most `sensitivity`, the
+    caller's contract. For comparisons: `DPLowRankFactorizer` solves the same sketches with less
+    error, and remains stable where they are narrow.
 
     Parameters
     ----------
@@ -62,11 +61,11 @@ class SketchFactorizer(LinearTransformMixin, Published):
 
     Notes
     -----
-    Noise is that of exact accounting, equal on each sketch. The constants of the paper are no
-    option: those of figure 4, and of the second and third sketch of figure 2, protect less than the
-    paper says (two releases at a nominal epsilon of 1 have a true one of 1.67). The padding of
-    figure 2 is additive noise in disguise and is added as such, 155 to 355 times smaller than
-    printed.
+    Noise is that of exact accounting, equal on each sketch. The constants of the paper are not
+    offered: those of figure 4, and of the second and third sketch of figure 2, protect less than
+    the paper says (two releases at a nominal epsilon of 1 have a true one of 1.67). The padding of
+    figure 2 is equivalent to additive noise and is added as such, 155 to 355 times smaller than
+    published.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Steps before a private step: clipping and public bounds, which are free, and private scaling."""
+"""Steps before a private step: clipping and public bounds, which cost nothing; private scaling."""
 
 from skdp.preprocessing._steps import DPStandardScaler, PublicScaler, RowClipper
 

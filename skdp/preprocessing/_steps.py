@@ -555,7 +555,7 @@ class DPStandardScaler(
         return column_moments(sums, center, size, weights, n)
 
     def transform(self, X: Any) -> Any:
-        """Centre and scale rows. The map is public; private rows stay private.
+        """Centre and scale rows. The output for private rows is not covered.
 
         Parameters
         ----------

@@ -1,12 +1,13 @@
 """The moments that a linear regression needs, in one release; and sums of bounded losses.
 
 Notation: x is a row of norm at most C, v the q targets of the record, cut to public bounds and
-scaled to norm at most t, c the bias of the intercept. A record longer than C is weighted down as
-a whole: f = min(1, C/|x|), u = f (x, c), f v. This is least squares with weights f^2, which keeps a
+scaled to norm at most t, c the bias of the intercept. A record longer than C is weighted down as a
+whole: f = min(1, C/|x|), u = f (x, c), f v. This is least squares with weights f^2, which keeps a
 linear relation between x and y; a row that is shortened next to an unchanged target breaks it. A
-group of m records is weighted down as a whole, where the mean square of its (x, c) exceeds
-U^2 = C^2 + c^2; its records count 1/sqrt(m) each (see `skdp.queries.sums`). Products of rows with
-targets alone shorten what is longer, and leave targets and biases: no squares have to fit them.
+group of m records is weighted down as a whole, where the mean square of its (x, c) exceeds U^2 =
+C^2 + c^2; its records count 1/sqrt(m) each (see `skdp.queries.sums`). Products of rows with targets
+alone scale longer rows down, and leave targets and biases unchanged, because no squares must match
+them.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ class RegressionQuery(GroupQuery):
         return bounded._replace(decode=partial(exact_bias, bias=bias))
 
     def products(self, bias: float, target_norm: float) -> Bounded:
-        """Return [X, c]'[V, c] of the shortened rows: where X'V points, each record at full length.
+        """Return [X, c]'[V, c] of rows scaled down to C, with targets and biases unchanged.
 
         A row of norm L > C adds C of the bound, where the weights of least squares leave C^2 / L.
         One record adds z w' with z = (f x, c), w = (v, c): |z| <= U, |w| <= T = (t^2 + c^2)^.5,

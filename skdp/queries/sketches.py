@@ -131,7 +131,7 @@ class SketchUnit(MatrixUnit):
         Gaussian sides have the chi-square law, and single entries meet rows of known norm.
         """
         if kind == "isometry":
-            return "a scaled isometry has no law that is known"
+            return "a scaled isometry has no known distribution"
         if kind in ("sparse", "srht") and not self.single:
             what = "one row" if self.kind.by_rows else "a change of bounded norm"
             return f"{what} may lie along the worst direction of a {kind} sketch"

@@ -1,7 +1,7 @@
 """Sums over units: what one unit adds bounds how far neighbours can move the sum.
 
-The only home of what an adjacency costs. Neighbours: `add_remove` (one unit more or less; their
-number is private) or `replace` (one unit gives way to another; their number is public).
+Only this module states what an adjacency costs. Neighbours: `add_remove` (one unit more or less;
+their number is private) or `replace` (one unit gives way to another; their number is public).
 
 | one unit adds | add_remove | replace |
 |---|---|---|

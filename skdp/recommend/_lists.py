@@ -134,7 +134,7 @@ def _numbers(values: Any) -> NDArray[np.float64]:
 
 
 def _is_name(key: Any) -> bool:
-    """Whether a key tells who it is: one that is missing equals nothing, not even itself."""
+    """Whether a key identifies somebody: a missing one equals nothing, not even itself."""
     try:
         return key is not None and isinstance(key, Hashable) and bool(key == key)
     except TypeError:  # as pandas.NA
@@ -190,7 +190,7 @@ def _largest(scores, n):
     return np.take_along_axis(best, order, axis=1), np.take_along_axis(top, order, axis=1)
 
 
-# What a fitted public filter is asked for: lists for users, popular items, similar items.
+# Uses of a fitted public filter: lists for users, popular items, similar items.
 
 
 class ListsMixin:
@@ -220,7 +220,7 @@ class ListsMixin:
         if self.randomized_interactions_ is None:
             raise ValueError(
                 "randomized_interactions_ does not exist: it needs algorithm='one_shot', and item "
-                f"counts above the noise. The fit took {self.algorithm_reason_!r}."
+                f"counts above the noise. The fit used {self.algorithm_reason_!r}."
             )
         rows = self.randomized_interactions_.rows
         columns, shape = self.selected_items_[rows.indices], (rows.shape[0], self.n_features_in_)
@@ -316,7 +316,7 @@ class ListsMixin:
         return items
 
 
-# How good recommendations are, on items that the recommender has not seen.
+# Quality of recommendations, on items that the recommender did not get.
 
 
 def parted(rows):
@@ -339,7 +339,7 @@ def missed_share(model: Any, X: Any, _: Any = None) -> Any:
     # A row with nothing to hide, or nothing to go by, counts as half of a loss.
     losses, length = np.full(rows.shape[0], 0.5), model.filter_.list_length
     score = model.filter_.scorer()
-    for u in np.flatnonzero(judged):  # a row at a time: the bits of a product depend on its company
+    for u in np.flatnonzero(judged):  # one at a time: bits of a product depend on other rows
         row = known[[u]]
         lists, _ = best_items(score, row, length, exclude_known=True)
         wanted = hidden.indices[hidden.indptr[u] : hidden.indptr[u + 1]]

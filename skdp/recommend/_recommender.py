@@ -1,4 +1,4 @@
-"""A private recommender: noisy popularity, and the factors that can be read next to it."""
+"""A private recommender: noisy popularity, and latent factors above the noise."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from skdp.theory._plan import USUAL_ONES, check_entries, histories_of, rows_of
 from skdp.theory._subspaces import MAX_FLIPS
 from skdp.units import offered
 
-# Which release reads most of a user-item matrix: decided before any data are seen.
+# Which release shows most of a user-item matrix: decided before any data are read.
 
 
 _LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
@@ -49,10 +49,10 @@ def release_route(name, session, whole, n_users):
 
 
 def counted_alike(session, n_users, n_items):
-    """Return how many items a user may have who counts fully for each, by the noise of counts.
+    """Return up to how many items a user counts fully for each, by the noise of counts.
 
-    Users of more count as rows of their length do: few long histories are not what all like. That
-    costs counts, and little where users are many for each item, next to the noise.
+    Users with more items have smaller weights, because a few long histories are not the taste of
+    all. This biases counts, by little relative to the noise if there are many users per item.
     """
     pure, part = session.budget.pure_epsilon, math.sqrt(_OF_CELLS)
     noise = math.sqrt(2.0) / (part * pure) if pure else session.noise_multiplier
@@ -112,13 +112,13 @@ def choose_route(estimator, shape):
     if max(ours, other) < _LEAST_SIGNAL and estimator.epsilon > _LEAST_PURE:
         return "popularity", "popularity: only a latent factor of a tenth of all would be detected"
     name = "one_shot" if ours > other else "gram"
-    return name, f"{name}: signal {max(ours, other):.3g} against {min(ours, other):.3g}"
+    return name, f"{name}: expected signal {max(ours, other):.3g}, else {min(ours, other):.3g}"
 
 
-# A private recommender: noisy popularity, and the factors that can be read next to it.
+# A private recommender: noisy popularity, and latent factors above the noise.
 
 
-# Plans: made histories of which some items are hidden, and what a recommender finds of them.
+# Plans: synthetic rows with hidden items, and the fraction of these that a recommender finds.
 
 
 class RecommenderPlans(PlansMixin):
@@ -144,7 +144,7 @@ class RecommenderPlans(PlansMixin):
 
         popular = recall_at_n(order[:, :size], hidden[judged])
         kind = "that share no item" if apart else "that overlap"
-        said = f"{rows} histories with {nnz / n:.3g} items each, popular and of factors {kind}; "
+        said = f"{rows} users with {nnz / n:.3g} items each, popular and of factors {kind}; "
         said += f"the most popular items, without noise, would find {popular:.2g}"
         return PlanData(lambda model: model.fit(shown), score, (said,), n / rows, best=math.nan)
 
@@ -193,7 +193,7 @@ class DPRecommender(
         Items are divided by their count to this power before factors are computed. 0 is a plain
         singular value decomposition, 0.5 the normalisation of graph filters.
     degree_floor : "auto" or int, default="auto"
-        Interactions: users with fewer of the selected items have weights as if they had so many.
+        Interactions: users with fewer of the selected items have weights as if they had this many.
         "auto" takes the released mean number. A number must be public; `algorithm="auto"` uses it
         too (10 otherwise).
     value_cap : "binary" or float, default="binary"
@@ -330,7 +330,7 @@ class DPRecommender(
         return super()._fit_elsewhere(schema, n_features, connect)
 
     def _fit_session(self, session, R):
-        """Release counts, a moment and a choice; everything else is free."""
+        """Release counts, a moment and a choice; everything else is post-processing."""
         name, reason = self._route(R)
         available = 1.0
         if not self._whole:
@@ -395,7 +395,7 @@ class DPRecommender(
             check_int(self, "degree_floor", 1)
             if self._whole:
                 raise ValueError(
-                    "degree_floor needs privacy_unit='interaction': rows have length 1. "
+                    "degree_floor needs privacy_unit='interaction': rows are scaled to norm 1. "
                     f"Use degree_floor='auto'. Got degree_floor={self.degree_floor!r}."
                 )
         if self._cap is not None:
@@ -430,7 +430,7 @@ class DPRecommender(
     # -- the public map ------------------------------------------------------------------------
 
     def transform(self, R: Any) -> Any:
-        """Measure the popularity and the factors of histories.
+        """Return the popularity and the latent factors of the rows of users.
 
         The map is public, but its output for private rows is not covered by epsilon.
 

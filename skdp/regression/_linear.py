@@ -32,10 +32,10 @@ _MODEL = ("regression_moments", "sums")
 
 
 def find_targets(found, find, ask, share, model_budget, given=None):
-    """Search until most targets are seen: return them, the share of that search, and what is left.
+    """Search until most targets are located; return them, the fraction spent, and what remains.
 
     `found` is the result of a first search with `share`. If most targets were not located, a model
-    would be worse than their mean, so a second search looks farther from 0. With enough records it
+    would be worse than their mean, so a second search covers a wider range. With enough records it
     takes half of `model_budget` and starts from the range of the first, with few 3/4 of it. If it
     locates most targets of enough records, or if these need no centre (`ask` is None: there is no
     intercept), the model has the remainder. Else a released mean has it, and is predicted alone.
@@ -79,7 +79,7 @@ def model_share(shares):
 
 
 def left_for_model(shares, remaining):
-    """Return the shares with the model's cut down to what is left of them.
+    """Return the budget fractions, with that of the model reduced to what remains.
 
     The mean of the targets keeps its share, but at most half of what is left.
     """
@@ -104,10 +104,10 @@ def target_scale(columns, radius, given=None, *, centered):
 def target_mean(ask, scale, columns, moments, n, about, share):
     """Return the mean of the targets under wider bounds, weighted as in the moments, and its noise.
 
-    One number bears wider bounds than d products with columns do, so that the predictions of what
-    is skewed keep its total. With other weights it would have what longer rows add, and the model
-    adds that too. Records have the weight of all `n`, where the moments do not tell another one
-    from it. Bounds of a scale that nobody saw tell nothing.
+    For one number the noise allows wider bounds than for d products with columns, so that
+    predictions of skewed targets keep their total. The weights are those of the moments; with
+    others, the part of longer rows would count twice. The total weight is `n`, unless the moments
+    clearly differ from it. Without a scale of the targets there is no such mean.
     """
     if moments:
         n += float(drawn(moments.weight - n, math.sqrt(2) * moments.noise / moments.bias**2))
@@ -118,11 +118,11 @@ def target_mean(ask, scale, columns, moments, n, about, share):
 
 
 def warn_undetected_targets(estimator, columns, model_share_left, remedy):
-    """Say which targets were not seen, and what that made of the fit; from released numbers."""
+    """Warn of targets that were not located, and of the effect; from released numbers."""
     undetected, outcome, category = _not_located(columns), "and took a guess", PartialSignalWarning
     if not model_share_left:
         undetected, category = np.ones_like(undetected), NoSignalWarning
-        outcome = "so that every prediction is one released centre"
+        outcome = "so that all predictions are one released number"
     base.warn_undetected_columns(estimator, undetected, columns.needed,
         outcome=outcome, remedy=remedy, of="targets", category=category,
     )  # fmt: skip
@@ -149,17 +149,17 @@ def moment_size(n, share, unit_noise):
 # What the linear regression share: bounds, the one release, the solution.
 
 
-# Of a row for each column, over the noise: from there on lengths are longer than usual, by the
-# fourth root, so that noise and what they shorten both vanish. (By the square root the noise would
-# not.) Cuts of single entries hardly move the noise: they widen by the square root, where a last
-# release says that predictions are better so.
+# Of a row for each column, over the noise: beyond it clip norms grow by the fourth root, so that
+# noise and clipping both vanish. (By the square root the noise would not.) Bounds of single entries
+# hardly affect the noise: they widen by the square root, if a last release shows that predictions
+# are better.
 _LOOSE = 0.01
 _CUT = 3.5  # scales from the centre, in the fit and in predictions
 _MEDIAN_NORM = 1.25  # median length of rows of d columns of deviation 1, over the root of d
 _SEARCH_ERROR = 0.7  # of a number that is given: a search finds half a log2 bin
 _LOST_VARIANCE = 0.6  # of the explainable variance: what may lose more says so
 # Lengths, in clip norms, of the scaled targets and of the bias: they balance the noise on X'Y and
-# on the sums against that on X'X, for coefficients that take the longest row to the target bound.
+# on the sums against that on X'X, for coefficients that map the longest row to the target bound.
 _TARGET = 0.8
 # Bias of a row in clip norms, and the share of products of all columns: of targets, and of classes,
 # whose totals are sums over all rows, and which differ a little in many columns of texts.
@@ -173,7 +173,7 @@ class Released(NamedTuple):
     Attributes
     ----------
     moments : RegressionMoments or None
-        Of rows and targets; None where all budget went into where targets lie.
+        Of rows and targets; None if the search for the targets spent all of the budget.
     clip_norm : float
         Of rows in `units`.
     scale : TargetScale
@@ -185,7 +185,7 @@ class Released(NamedTuple):
     units : RowScale
         Centre and unit of each column.
     choose : callable
-        Returns the cuts of predictions with a linear map; a last release may choose them.
+        Returns the bounds of entries in predictions with a linear map; a last release may choose.
     """
 
     moments: Any
@@ -198,7 +198,7 @@ class Released(NamedTuple):
 
 
 class Releases:
-    """Makes the releases of one fit; each step uses what the steps before it showed.
+    """Makes the releases of one fit; each step uses the released numbers of earlier ones.
 
     Parameters
     ----------
@@ -236,7 +236,7 @@ class Releases:
         self.unit_noise = query.neighbours.positive(session.noise_multiplier)
 
     def make(self):
-        """Make all releases: where columns and targets lie, and the second moments."""
+        """Make all releases: location and scale of columns and targets, and the second moments."""
         self._count_rows()
         self._choose_size()
         self._find_places()
@@ -271,15 +271,16 @@ class Releases:
         self.stay_sparse = False
         if self.screened:
             size = moment_size(self.n, model_share(self.shares), self.unit_noise)
-            # Sparse rows of fewer columns than a moment is best of are what dense ones are.
+            # Sparse rows of so few columns that one moment is best are treated as dense ones.
             self.stay_sparse = min(size, FEWEST_KEPT) < self.d
             self.screened = min(_FULL_MOMENT * size, MOST_DENSE) < self.d
 
     def _find_places(self):
         """Find columns, and targets that are learnt, in one search of both.
 
-        Columns of rows that stay sparse lie about 0. Where few rows hardly show scales, and no
-        targets wait, the search has up to twice its share; far too few rows show nothing anyway.
+        Columns of rows that stay sparse are taken about 0. If rows hardly suffice for scales, and
+        no targets are searched for, the search has up to twice its budget; far too few rows find
+        nothing anyway.
         """
         self.columns = self.targets = None
         if not self.learns:
@@ -301,9 +302,10 @@ class Releases:
         self.targets = targets[0] if targets else None
 
     def _choose_units(self):
-        """Choose the unit and the cuts of each column, and ask in these units from here on.
+        """Choose the unit and the bounds of each column; later queries use these units.
 
-        There are two where predictions with the wider one may be better: a last release tells.
+        There are two pairs of bounds if predictions with the wider one may be better; a last
+        release decides.
         """
         self.wider = 1
         if not self.exact:
@@ -331,8 +333,8 @@ class Releases:
     def _learnt_units(self, cut):
         """Return the centre and about the deviation of each column, within public bounds if given.
 
-        Noise is the same on all columns, so that they should be equally long. A column that is
-        not found is as wide as even numbers in its bounds, unless many of its entries are equal.
+        Noise is the same on all columns, so they should have equal norms. A column that is not
+        found is as wide as even numbers in its bounds, unless many of its entries are equal.
         """
         columns, public = self.columns, self.public_units
         if self.stay_sparse:
@@ -350,7 +352,7 @@ class Releases:
         return RowScale(center, size, low, high)
 
     def _choose_search(self):
-        """Return whether a search for a clip norm pays; what it does not take goes to the moment.
+        """Return whether to search for a clip norm; if not, the moment gets its budget.
 
         Where most columns have their deviations as units, the median norm follows from their
         number.
@@ -365,8 +367,8 @@ class Releases:
     def _clip_norm(self, share):
         """Return `wider` times about the median norm, or a number that is given and not longer.
 
-        Without a share nothing is asked. A number that a search can hardly tell from what it finds
-        stays as it is. Rows within the cuts are not longer.
+        Without a budget nothing is released. A given number close to the result of the search is
+        kept. Rows within the bounds are not longer.
         """
         units, root_d = self.units, math.sqrt(self.d)
         learnt = self.estimator.clip_norm == "auto"
@@ -384,16 +386,16 @@ class Releases:
         return min(given, float(np.linalg.norm(farthest)))
 
     def _screening(self, clip_norm):
-        """Release products, and the moments of the columns and directions that they show."""
-        # The search may say half a log2 bin too much. Then noise grows; a shorter length takes
-        # as much from what long rows say as from the noise.
+        """Release products, and the moments of the columns and directions that they select."""
+        # The search may be half a log2 bin too high, which increases the noise. A smaller norm
+        # reduces the signal of long rows as much as the noise.
         length, share = _SEARCH_ERROR * clip_norm, self.shares["regression_moments"]
         kept, known = self._directions(length, moment_size(self.n, share, self.unit_noise))
         self.ask = self.ask.selected(kept)
         return kept, self._moments(length, share)._replace(**known)
 
     def _all_columns(self, clip_norm):
-        """Release the moments of all columns; of none where no search saw columns nor lengths.
+        """Release the moments of all columns; of none if no columns and no norms were found.
 
         Without a search, far longer rows would have no weight, and even targets would be lost.
         Classes differ by their means: products with codes have most of the budget. Not under
@@ -416,13 +418,13 @@ class Releases:
         return moments._replace(square=spread**2), mean
 
     def _directions(self, clip_norm, size):
-        """Release the products of all columns with the targets, and how long rows are along them.
+        """Release the products of all columns with the targets, and the scale of rows along them.
 
-        Return the columns of the largest, and directions about as long as the bias; and what is
-        known of these. At `_FEWEST_KEPT` none is kept: they cost more noise than they
-        show. Dense rows may lie far from 0, so a search finds their centre along the directions.
+        Return the columns with the largest, directions of about the norm of the bias, and facts on
+        these. At `_FEWEST_KEPT` columns none is kept, because they add more noise than signal.
+        Dense rows may lie far from 0, so a search finds their centre along the directions.
         """
-        bias = _BIAS[0] * clip_norm  # short next to the targets: sums bear more noise
+        bias = _BIAS[0] * clip_norm  # smaller than the targets: sums tolerate more noise
         answer = self.ask.within(clip_norm, self.scale)
         answer = answer.products(bias, clip_norm, share=self.shares["sums"])
         public = float(self.estimator.alpha), bias, clip_norm, self.estimator.fit_intercept
@@ -485,7 +487,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         if learns:
             shares["columns"] = 0.2 if self.bounds is None and not screened else 0.1
         if screened:
-            # Columns of dense rows have factors in common, which products do not tell apart.
+            # Columns of dense rows have common factors, which products do not distinguish.
             products_share = _SUMS[hasattr(self, "classes") and not dense]
             shares["sums"] = products_share * (1 - shares.get("columns", 0.0))
         if hasattr(self, "target_bounds"):
@@ -513,7 +515,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         coefficients = coefficients / units.size[:, None]
         intercepts = intercepts - units.center @ coefficients
         cut = released.choose(coefficients, intercepts)
-        session.forfeit_rest()  # what is spent must not tell that targets were not seen
+        session.forfeit_rest()  # what is spent must not reveal that targets were not located
         attributes = {"clip_norm_": released.clip_norm, "feature_bounds_": cut.bounds()}
         attributes |= {"center_": units.center, "scale_": units.size}
         return coefficients, intercepts, attributes
@@ -534,7 +536,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         return RowScale(center, size, (low - center) / size, (high - center) / size)
 
     def _warn_lost_signal(self, solution):
-        """Say that a regression is noise alone, or may have lost much: from released numbers."""
+        """Warn that a regression may be noise, or may have lost much; from released numbers."""
         seen, lost, classes = solution.seen, float(np.mean(solution.lost)), hasattr(self, "classes")
         if seen.all() and lost <= _LOST_VARIANCE:
             return
@@ -572,7 +574,7 @@ class LinearPredictor(NamedTuple):
     product: Callable = operator.matmul
 
     def __call__(self, X):
-        """Predict rows, cut and shortened; those of another dtype than float32 in float64."""
+        """Predict clipped rows; those of another dtype than float32 in float64."""
         X = X if X.dtype in _validation.FLOATS else X.astype(np.float64)
         if self.cut is not None:
             with np.errstate(over="ignore"):  # beyond the largest float32 nothing is cut

@@ -56,7 +56,7 @@ class QuantileLoss:
 
 
 def check_row_loss(name, loss):
-    """Refuse a loss that is not what it says; it is tried on public residuals."""
+    """Refuse a loss that is not as declared; it is tried on public residuals."""
 
     def fail(why):
         raise ValueError(
@@ -191,8 +191,8 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     feature_center_, feature_scale_ : ndarray of shape (n_features,)
         Released medians and scales of the columns, which users subtract and divide by.
     feature_bounds_ : ndarray of shape (2, n_features)
-        Bounds of each column, 48 scales from the centre. An entry r times as far counts as 1/r
-        times as far, in `predict` too, because it is often a code. Infinite if no scale was found.
+        Bounds of each column, 48 scales from the centre. An entry at r times this distance, often a
+        code, counts as one at 1/r of it, in `predict` too. Infinite if no scale was found.
     target_scale_found_ : bool
         Whether the scale of the targets was found. If not, a user's model starts from that user's
         mean.
@@ -202,8 +202,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     head_rule_ : HeadRule or None
         The selected rule; None if each user takes a mean of several.
     head_rule_scores_ : Choice
-        All rules that users weight, what votes say of them, and the rules for users with two rows
-        and with one.
+        All rules, their noisy votes, and the rules for users with two rows and with one.
     n_groups_ : int
         Number of users: released under "add_remove", and at least two standard deviations of its
         noise; exact under "replace". With `fit_intercept=False`, users without a direction do not
@@ -313,7 +312,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         Returns
         -------
         y : ndarray of shape (n_samples,)
-            Predictions. Those of a fitted user's head are for that user's eyes.
+            Predictions. Those for a fitted user are for that user alone.
         """
         predicted, bounds = self._linear(X, groups)[:, 0], target_bounds(self, 1)
         return predicted if bounds is None else np.clip(predicted, *bounds)

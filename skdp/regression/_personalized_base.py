@@ -222,17 +222,17 @@ class PublicationMixin(FitsElsewhereMixin):
 
 
 class Base(NamedTuple):
-    """What all share before their subspace: None for what labels do not have."""
+    """What is learnt of all users before the subspace; None where labels have no such thing."""
 
     scaling: Scaling
     n: float
-    shown: bool  # whether all columns have shown their scales
+    shown: bool  # whether the scales of all columns were found
     model: GlobalModel | None = None
     unit: TargetUnit | None = None
 
 
 def learn_base(estimator, ask, query, shares):
-    """Release where columns lie, where targets lie, and the linear model of all."""
+    """Release location and scale of columns and targets, and the linear model of all."""
     n = float(query.n_rows) if estimator.adjacency == "replace" else None
     public = {"n": n, "centered": estimator.fit_intercept}
     columns = find_columns(ask.columns(), query.n_features, shares["columns"], **public)
@@ -262,7 +262,7 @@ def _target_unit(estimator, ask, p, shares, public):
 
 
 def warn_of_verdict(estimator, base, helped):
-    """Say what was not learnt, from released numbers: the first that holds.
+    """Warn of what was not learnt, from released numbers: the first that holds.
 
     `helped` says whether votes show that users gain by coefficients of their own.
     """
@@ -503,7 +503,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         }
 
     def _view(self, whitener, base):
-        """How users look at their rows, from public parameters and attributes."""
+        """How users preprocess their rows, from public parameters and attributes."""
         return View(whitener, self.fit_intercept, self._loss_name(), base)
 
     def _subspace(self, ask, scale, shares, base):
@@ -523,7 +523,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         return Scaling(self.feature_center_, self.feature_scale_, limit)
 
     def _public_heads(self, scaling):
-        """Return what fits heads of rows that are seen from public attributes."""
+        """Return what fits heads to rows, from public attributes."""
         coef = np.atleast_2d(self.global_coef_).T
         model = GlobalModel(*scaling.of_scaled(coef, np.ravel(self.global_intercept_)))
         model = model._replace(own_means=not self.target_scale_found_)

@@ -83,7 +83,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         Released eigenvalues of the users' unit directions, in descending order.
     global_coef_ : ndarray of shape (n_features,) or (n_classes, n_features)
         The model for users without one of their own: the mean of the users' clipped coefficients,
-        times what users voted for, since it is too small.
+        which is too small, times a factor that noisy votes select.
     global_intercept_ : float or ndarray of shape (n_classes,)
         Its intercept.
     coef_clip_norm_ : float
@@ -91,8 +91,8 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     feature_center_, feature_scale_ : ndarray of shape (n_features,)
         Released medians and scales of the columns, which users subtract and divide by.
     feature_bounds_ : ndarray of shape (2, n_features)
-        Bounds of each column, 48 scales from the centre. An entry r times as far counts as 1/r
-        times as far, in `predict` too, because it is often a code. Infinite if no scale was found.
+        Bounds of each column, 48 scales from the centre. An entry at r times this distance, often a
+        code, counts as one at 1/r of it, in `predict` too. Infinite if no scale was found.
     target_scale_found_ : bool
         Always True: labels have no scale.
     global_model_found_ : bool
@@ -101,8 +101,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     head_rule_ : HeadRule or None
         The selected rule; None if each user takes a mean of several.
     head_rule_scores_ : Choice
-        All rules that users weight, what votes say of them, and the rules for users with two rows
-        and with one.
+        All rules, their noisy votes, and the rules for users with two rows and with one.
     n_groups_ : int
         Number of users: released under "add_remove", and at least two standard deviations of its
         noise; exact under "replace". With `fit_intercept=False`, users without a direction do not
@@ -291,7 +290,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         Returns
         -------
         y : ndarray of shape (n_samples,)
-            Labels. Those of a fitted user's head are for that user's eyes.
+            Labels. Those for a fitted user are for that user alone.
         """
         best = np.argmax(self.predict_proba(X, groups), axis=1)
         return self.classes_[best]

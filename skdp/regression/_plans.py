@@ -1,4 +1,4 @@
-"""Made data of the regressions: records, users with rows of their own, measurements of a matrix."""
+"""Synthetic data of the regressions: records, users with rows, measurements of a matrix."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def made_records(estimator, rng, n, d, spectrum, skew, nnz, priors=None, signal=
     if estimator.bounds is None:
         offset = rng.standard_normal(d) * X.std(axis=0) * estimator.fit_intercept
         X = X * clip if given else X + offset
-    return X, f"{rows} skewed rows, scaled to given bounds, else moved from 0", labels
+    return X, f"{rows} skewed rows, scaled to 'bounds' if given, otherwise not centred", labels
 
 
 def _quality(of, model, X, y, **who):
@@ -59,7 +59,7 @@ class RidgePlans(PlansMixin):
         y = in_target_bounds(self, y, away)
         y = y[:, 0] if n_targets == 1 else y
         fit, score = partial(fit_rows, X=X, y=y), partial(_quality, r2_score, X=X, y=y)
-        linear = f"targets of which {signal:g} of the variance is linear in the rows"
+        linear = f"targets; a linear model explains {signal:g} of their variance"
         plain = partial(Ridge(self.alpha, fit_intercept=self.fit_intercept).fit, X, y)
         return PlanData(fit, score, (said, linear), n / X.shape[0], best=math.nan, plain=plain)
 
@@ -68,8 +68,9 @@ class RidgeClassifierPlans(PlansMixin):
     """Plans of linear classification.
 
     Facts: `priors` (shares of the classes; None: all are equal), `signal` (share of the variance of
-    the classes' 0/1 indicators that is linear in the rows; of sparse rows the share of what decides
-    that is linear in their leading directions), and `spectrum`, `skew` and `nnz` as of `DPRidge`.
+    the classes' 0/1 indicators that is linear in the rows; for sparse rows the share of the class
+    scores that is linear in their leading directions), and `spectrum`, `skew` and `nnz` as of
+    `DPRidge`.
     """
 
     _measure = "accuracy on synthetic records"
@@ -82,9 +83,9 @@ class RidgeClassifierPlans(PlansMixin):
         usual = 0.5 if nnz is None else 0.9
         signal = check_share("signal", usual if signal is None else signal)
         X, said, labels = made_records(self, rng, n, d, spectrum, skew, nnz, priors, signal)
-        between = f"{len(names)} classes; {signal:g} of their variance is linear in the rows"
+        between = f"{len(names)} classes; a linear model explains {signal:g} of their variance"
         if labels is None:
-            # Topics decide of texts: what the leading directions hold, not all rare columns alike.
+            # Classes of texts follow topics: the leading directions, not all rare columns equally.
             k = min(len(names), min(X.shape) - 1)
             leading = sp.linalg.svds(X, k, v0=np.ones(min(X.shape)))[2].T
             labels = np.argmax(linear_targets(rng, X @ leading, len(names), signal), axis=1)
@@ -161,7 +162,7 @@ def shape_of(given, parameter):
         given = None
     shape = parameter if given is None else given
     if shape is None:
-        raise ValueError("plan needs the shape of the matrix: set 'matrix_shape'. Got None.")
+        raise ValueError("The shape of the matrix is needed: set 'matrix_shape'. Got None.")
     return (int(shape), 1) if isinstance(shape, Integral) else tuple(map(int, shape))
 
 

@@ -220,10 +220,10 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         """Return learnt bounds about the medians of the targets (about 0 without an intercept).
 
         They were found with the columns, or are searched for here. They lie within public ones, if
-        these are given; targets are counted from where these are nearest to 0. Next to them what
-        the search leaves for the model, and wider bounds, of the mean.
-        A row of d columns is as long as sqrt(d) of their units, so that products with targets have
-        about d times the noise of sums.
+        these are given; targets are measured from the point of these that is nearest to 0. Also
+        return what the search leaves for the model, and wider bounds, of the mean: the norm of a
+        row of d columns is about sqrt(d), so products with targets have about d times the noise of
+        sums.
         """
         shares, given, centered = fit.shares, fit.scale, self.fit_intercept
         share, rest = shares["target_bounds"], _linear.model_share(shares)
@@ -251,9 +251,9 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         return scale, rest, (wide, columns)
 
     def _chosen_cuts(self, fit, wider, coefficients, intercepts):
-        """Return the wider cuts where predictions are clearly better with them, else the usual.
+        """Return the wider bounds if predictions are clearly better with them, else the usual.
 
-        Long rows hardly count in the fit: only they tell whether its slopes go on so far.
+        Long rows hardly count in the fit, and only they show whether its slopes hold that far.
         """
         scale, cuts = fit.scale, fit.cuts
         seen = {"center": scale.center, "size": scale.size / _TARGET_RADIUS}

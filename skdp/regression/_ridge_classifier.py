@@ -221,7 +221,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         }
 
     def _solve(self, released, classes, codes):
-        """Return the solution under the weights of the classes; all of it is free."""
+        """Return the solution under the weights of the classes (post-processing)."""
         solve = partial(solve_normal_equations, alpha=float(self.alpha), flat=True)
         if not self._releases_sums():
             return solve(released)
@@ -234,7 +234,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         solution = solve(released._replace(square=found.square(weights)))
         shares = found.shares(weights)
         if not solution.likely.all() and self.fit_intercept and shares.max() > 0.5:
-            # Scores of noise are right for fewer than the label of more than half of all is.
+            # Noise scores are less accurate than the label of more than half of the records.
             none = np.zeros_like(solution.coefficients)
             return solution._replace(coefficients=none, intercepts=released.target_mean)
         if solution.seen.all() and released.noise:
@@ -244,8 +244,8 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
     def _warn_one_class(self, found, shares, right):
         """Say that predictions are hardly better than a constant, from released moments alone.
 
-        Of what the label of the largest class gets wrong they should get a part right; of many
-        records as much as stands clear of the standard error of its share is enough.
+        They should be right for a part of the records outside the largest class; with many records,
+        a part that clearly exceeds the standard error of its fraction suffices.
         """
         top = shares.max()
         error = math.sqrt(top * (1 - top) * (shares @ (shares / found.totals)))
@@ -298,7 +298,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
 def label_codes(n_classes, *, centered):
     """Return the code of each class, of norm at most 1, and the factor that turns it into +-1.
 
-    With an intercept a shift of all codes is free, and centred unit vectors are the shortest.
+    With an intercept a shift of all codes costs nothing; centred unit vectors have least norm.
     """
     if n_classes == 2:
         return np.array([[-1.0], [1.0]]), 1.0

@@ -224,7 +224,7 @@ class _Medians(NamedTuple):
     even : array of bool
         Whether the rank of the centre says that it is the median; then it is nearer than `near`.
     sure : array of bool
-        Whether it says so and noise could hardly make it say so.
+        Whether that is so beyond the noise of the rank.
     """
 
     center: FloatArray
@@ -250,11 +250,11 @@ def _medians(
     """Search for the median of each column; many entries may be equal, and all far from 0.
 
     Where nearly all entries lie on one side of each point of a stage, a column may be far narrower
-    than a cell, as one that lies 100,000 of its scales from 0. Up to two more stages look closer.
-    They and the search for scales share what is left of the budget, whose new unit is returned. A
-    closer look at the ones of a dummy shows nothing new, so none is taken at a very round number;
-    rounder than for a centre, as a narrow column is lost without the closer look.
-    `half` is what half of the rows add to a rank.
+    than a cell, as one that lies 100,000 of its scales from 0. Up to two more stages refine the
+    search. They and the search for scales share the remaining budget, whose new unit is returned. A
+    very round number, such as the ones of a dummy, is not refined; it must be rounder than for a
+    centre, because a narrow column is lost without refinement. `half` is what half of the rows add
+    to a rank.
     """
     if within is None:
         _search(first, partial(ask.distances, np.zeros(len(half))), "bin", unit)

@@ -31,8 +31,8 @@ def degree_scale(degrees: Answer, weight: float, spread: float) -> FloatArray:
     """Return 1/sqrt of the noise of each row: of its edges, which is its degree, and released.
 
     `weight` is that of an edge. The noise of eigenvectors is `spread` times the variance of the
-    released degrees; 0 if all is released, so that decompositions are free. Squares of scales have
-    mean one: eigenvalues keep their units.
+    released degrees; 0 if all is released, so that decompositions cost no budget. Squares of scales
+    have mean one: eigenvalues keep their units.
     """
     mean = max(float(degrees.value.mean()), weight)
     own = weight * np.maximum(degrees.value, _FEWEST * mean)
@@ -66,12 +66,12 @@ def embed_across(
     *,
     angles: bool = False,
 ) -> tuple[FloatArray, FloatArray]:
-    """Embed across the degrees: (eigenvalues, positions). Nodes of noisy rows count less.
+    """Embed orthogonally to the degrees: (eigenvalues, positions). Nodes of noisy rows count less.
 
-    Columns are as long as the roots of their expected cosines. Where none is seen, the first is
-    that of degrees which are more unequal than random links make them.
-    `weight` and `spread` are those of `degree_scale`. `angles` takes the root of the noise for the
-    direction of the degrees, and divides rows by their length.
+    The norm of a column is the root of its expected cosine. If no eigenvalue exceeds the noise, the
+    first column holds the degrees, if these are more unequal than by chance. `weight` and `spread`
+    are those of `degree_scale`. `angles` takes the root of the noise for the direction of the
+    degrees, and divides rows by their norm.
     """
     scale = degree_scale(degrees, weight, spread)
     sizes = 1 / scale if angles else scale * degrees.value  # along them lies size, not structure
@@ -109,7 +109,7 @@ def _noise_strength(
 def _seen(values: FloatArray, own: float, noise: float) -> FloatArray:
     """Return the expected squared cosines with the true directions.
 
-    A value w is that of the graph. That of the chances of its edges, t, is less: w = t + own/t.
+    An eigenvalue w of the graph exceeds that of its edge probabilities, t: w = t + own/t.
     """
     half = np.abs(values) / 2
     squares = (half + np.sqrt(np.maximum(half**2 - own, 0.0))) ** 2
@@ -120,7 +120,7 @@ def _seen(values: FloatArray, own: float, noise: float) -> FloatArray:
 def _adjusted_by_degrees(V: FloatArray, direction: FloatArray, seen: FloatArray) -> FloatArray:
     """Predict each true direction from its noisy one and the degrees, where both go together.
 
-    Where groups differ in degree, the degrees tell more of a weak direction than itself.
+    If groups differ in degree, degrees predict a weak direction better than its noisy estimate.
     """
     n = len(V)
     X, means = V * math.sqrt(n), V.mean(axis=0) * math.sqrt(n)

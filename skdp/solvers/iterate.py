@@ -1,8 +1,8 @@
 """Power iteration on noisy products, where each step uses every answer so far.
 
-Notation: A is the private m x n matrix, seen only through `ask`; X (n x p) and U (m x p) are public
-iterates with orthonormal columns; Q is the query that was sent (a shortened iterate); an answer Y
-is A Q plus noise of standard deviation s.
+Notation: A is the private m x n matrix, accessed only through `ask`; X (n x p) and U (m x p) are
+public iterates with orthonormal columns; Q is the query that was sent (a shortened iterate); an
+answer Y is A Q plus noise of standard deviation s.
 
 Two ideas, both of them functions of public values:
 
@@ -27,7 +27,7 @@ from skdp._limits import NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
 from skdp.solvers.linalg import largest_of_noise, leading_eigenvectors, orthonormal
 
-_PRIOR = 0.03  # of the signal in the last answer: what was asked for besides is weaker
+_PRIOR = 0.03  # of the signal in the last product: other directions are weaker
 # Of the variance of the noise, where no signal is seen: at 1e-12 one graph of four is lost.
 _LEAST = 1e-3
 _SHORTEN = 0.25  # rows of a query, in squared mean lengths, where all is noise
@@ -76,7 +76,7 @@ class Transcript:
     def ask(self, product: Callable[..., Answer], X: FloatArray, share: float) -> FloatArray:
         """Send X, and return a basis of its image.
 
-        The noise follows the longest row of a query: rows are cut the shorter the less is seen.
+        The noise follows the longest row of a query: the weaker the signal, the more rows are cut.
         """
         Q = self._sent(shorten_rows(X, _SHORTEN / math.sqrt(max(self._noise, 1e-15))))
         answer = product(Q, share=share)
@@ -87,8 +87,7 @@ class Transcript:
     def signal(self) -> float:
         """Return the variance of an entry of the last answer beyond its noise.
 
-        Of one direction, the weakest that is wanted; directions of pure noise reach the edge that
-        is taken off.
+        It is that of the weakest wanted direction, above the edge of pure noise.
         """
         answer, scale = self.steps[-1][1]
         m, p = answer.shape
@@ -97,7 +96,7 @@ class Transcript:
         return max(float(powers[min(self._wanted, p) - 1]) - edge, 0.0)
 
     def noise_fraction(self) -> float:
-        """Return the share of the noise in the last answer: 1 where nothing else is seen."""
+        """Return the share of the noise in the last answer: 1 without a signal."""
         noise = self.steps[-1][1].noise_scale ** 2
         return noise / (noise + self.signal()) if noise > 0 else 0.0
 
@@ -134,7 +133,7 @@ def half_steps(
 ) -> tuple[FloatArray, FloatArray]:
     """Find bases of the leading left and right subspaces of A by 2 `n_passes` releases.
 
-    The result lies across U and V (`across`), public with orthonormal columns: deflation.
+    The result is orthogonal to the public bases U and V in `across` (deflation).
     """
     left, right = map(_across, across)
     forward, backward = Transcript(wanted, right, left), Transcript(wanted, left, right)
@@ -168,9 +167,9 @@ def alternate(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:  # fmt: skip
     """Alternate A V and A'U, then take the SVD of a noisy core: (U, k singular values, V).
 
-    Values that noise alone would reach are 0. Pairs of vectors are found `one_by_one`, each across
-    the ones before, for Laplace noise, which grows with the columns of one answer; Gaussian noise
-    does not. Without noise these are the same pairs.
+    Values that noise alone would reach are 0. Pairs of vectors are found `one_by_one`, each
+    orthogonal to those before, for Laplace noise, which grows with the columns of one answer;
+    Gaussian noise does not. Without noise these are the same pairs.
     """
     core = _CORE_SHARE[law]
     if law == "exact":
@@ -202,7 +201,7 @@ def _exact_pairs(ask: Any, start: FloatArray, each: float) -> tuple[FloatArray, 
 def more_columns(session: Any, k: int) -> int:
     """Return how many columns beyond k a random start has for a symmetric matrix.
 
-    It may miss what more columns see. With less noise than half an edge they cost nothing.
+    k columns may miss components. With noise below half of its edge, further ones cost nothing.
     """
     noise = math.inf if session.law == "laplace" else float(session.noise_multiplier)
     return min(10, round(0.5 * k / max(noise, NEGLIGIBLE)))
@@ -220,9 +219,9 @@ def iterate_symmetric(
 ) -> tuple[FloatArray, FloatArray, float]:
     """Power iteration on a symmetric matrix, then the k signed Ritz values largest in magnitude.
 
-    With them their vectors, and the noise scale. Of more columns of a start than k all answers tell
-    better than one which lead. `project` is a public linear map (a direction taken out), of queries
-    and answers.
+    With them their vectors, and the noise scale. If the start has more than k columns, all released
+    products together decide which k lead. `project` is a public linear map of queries and products
+    that removes a direction.
     """
     core = _CORE_SHARE[law]
     if law == "exact":
@@ -235,7 +234,7 @@ def iterate_symmetric(
     else:
         steps = PASSES["power"][law == "laplace"] if isinstance(n_iter, str) else n_iter
         side, X = Transcript(k, project, project), project(start)
-        # A start may be what is taken out: a unit vector takes the place of zeros, not of rounding.
+        # If the map removes the start, a unit vector replaces it, and not rounding errors.
         rounding = np.linalg.norm(X, axis=0) < NEGLIGIBLE * np.linalg.norm(start, axis=0)
         X = orthonormal(np.where(rounding, 0.0, X))
         for _ in range(steps):

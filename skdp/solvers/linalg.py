@@ -86,10 +86,11 @@ def detection_limit(edge: float, d: int, kurtosis: float = 0.0) -> float:
 
 
 def _edge_factor(shape: tuple[float, int], kurtosis: float) -> float:
-    """Return how far entries of excess kurtosis c push the edge of noise.
+    """Return the factor by which entries of excess kurtosis c move the edge of noise.
 
-    By c / (2 sqrt(d1 d2)) of it (Hwang, Lee, Schnelli 2019). Noise of few entries alike ends at the
-    root of how many are in one line (Benaych-Georges, Bordenave, Knowles 2019): Poisson numbers.
+    By c / (2 sqrt(d1 d2)) of it (Hwang, Lee, Schnelli 2019). Sparse noise of equal entries ends at
+    the root of their largest number in a row (Benaych-Georges, Bordenave, Knowles 2019): Poisson
+    numbers.
     """
     edge, rare = math.sqrt(shape[0]) + math.sqrt(shape[1]), kurtosis + 6
     factor = 1 + kurtosis / (2 * math.sqrt(shape[0] * shape[1]))
@@ -131,7 +132,7 @@ def shrink(values: FloatArray, scale: float, shape: tuple[int, ...]) -> FloatArr
 
 
 class Directions(NamedTuple):
-    """What can be read of a signal through its noise.
+    """Estimated eigenpairs of a signal, from a noisy matrix.
 
     Attributes
     ----------
@@ -156,7 +157,7 @@ class PairMoment(NamedTuple):
     off : ndarray of shape (n, n)
         Symmetric; zero on the diagonal.
     shrink : callable
-        What can be read of its eigenpairs (values, vectors), which may be of another diagonal.
+        Returns `Directions` from eigenpairs (values, vectors), perhaps with another diagonal.
     edge : float
         Where the spectrum of its noise ends.
     """
@@ -225,7 +226,7 @@ def without_direction(M: FloatArray, v: FloatArray) -> FloatArray:
 def leading_pairs(M: Any, k: int, *, rough: bool = False) -> tuple[FloatArray, FloatArray]:
     """Return the k largest eigenpairs of a symmetric array or operator, from a fixed start.
 
-    `rough`: a large one is read in single precision, which takes half of the time.
+    `rough`: a large one is decomposed in single precision, which takes half of the time.
     """
     n = M.shape[0]
     k = min(k, n)

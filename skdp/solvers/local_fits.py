@@ -1,10 +1,11 @@
 """Fits of one user, made for many users at once: what a user computes alone, from public arrays.
 
-Notation: arrays start with (users, rows): features F are (n, m, q), targets Y are (n, m, p). With
-K = FF' + t 11' (t the prior variance of the intercept, inf: free) and B = lam (K + lam)^-1, a ridge
+Notation: arrays start with (users, rows): features F are (n, m, q), targets Y are (n, m, p). With K
+= FF' + t 11' (t the prior variance of the intercept, inf: free) and B = lam (K + lam)^-1, a ridge
 fit leaves the residuals BY, and (BY)_i / B_ii is the residual of row i when it was left out: exact,
 for a free intercept too. Other losses are a fixed number of ridge fits to pseudo-responses, which
-decrease the loss at each step; nothing stops early, so nothing tells of the rows.
+decrease the loss at each step; nothing stops early, so the number of steps reveals nothing about
+the rows.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ConvexLoss(NamedTuple):
     mean : callable or None
         Linear predictor -> expected indicators, where Y are indicators of classes.
     judges : bool
-        Whether heads are judged by it; else by least squares, where leaving out is exact.
+        Whether rules for heads are compared by it, or by least squares, where leaving out is exact.
     skewed : bool
         Whether residuals of two signs cost differently: intercepts are then no means.
     n_steps : int
@@ -151,7 +152,7 @@ def own_means(A: FloatArray) -> FloatArray:
 
 
 def shrunk_means(A: FloatArray) -> FloatArray:
-    """Return own column means, shrunk to 0 by the share of their squares that is chance."""
+    """Return own column means, shrunk to 0 by the part of their squares that chance explains."""
     means, m = own_means(A), A.shape[1]
     chance = np.square(A - means).mean(axis=1, keepdims=True) / max(m - 1, 1)
     kept = 1 - chance / np.maximum(np.square(means), 1e-300)
@@ -343,7 +344,7 @@ class RidgePath(NamedTuple):
         left, diagonal = self._left(both, penalty)
         left, diagonal, penalty = left[:, of], diagonal[:, of], penalty[:, of]
         BY, B1 = left[:, :, :-1], left[:, :, -1]
-        if Y.shape[1] == 1 and not np.isinf(penalty).all():  # one row tells its level alone
+        if Y.shape[1] == 1 and not np.isinf(penalty).all():  # one row determines a level only
             return BY, diagonal, np.zeros(BY.shape[:3])
         # The prior of an intercept counts for some rows; without coefficients it stands alone.
         with np.errstate(divide="ignore"):

@@ -1,4 +1,4 @@
-"""Matrices that were released once, by flips of their cells: spectra, and answers that are free.
+"""Matrices that were released once, by flips of their cells: spectra and products, without cost.
 
 Notation: Y is the released m x n array of ones and zeros, each cell flipped with probability p;
 B = (Y - p)/(1 - 2p) is unbiased, with deviation s = sqrt(p (1 - p))/(1 - 2p) in each cell. B is
@@ -119,10 +119,10 @@ def normalised_pairs(
     Eigenvalues are without the noise, descending; 0 inside its edge. With them go the sum of the
     squared lengths of these rows, and the sums of the rows.
 
-    Without a floor it is the mean degree. A dense moment is read as one with Gaussian noise is: by
-    the subspace that thinning likes best. Flips of some users are independent of those of others,
-    so that a part of the users is split off: the noise of a count is not that of a pair. Few flips
-    are less than what differs between users, which a part of these would judge in their place.
+    Without a floor it is the mean degree. For a dense moment, thinning chooses the subspace, as
+    with Gaussian noise. Flips of different users are independent, so a part of the users is held
+    out: counts have other noise than pairs. If users differ by more than their flips, held-out
+    users would measure that, and noise is added instead.
     """
     gain, offset = Flipped(Y, noise_scale).unbiased
     m, n = Y.shape
@@ -136,7 +136,7 @@ def normalised_pairs(
             users = rng.permutation(m) < share * m
             return _weighted_moment(Y[users], noise_scale, float(floor)).value
 
-        scatters = entry**2 < moment.value.mean()  # users do, by more than flips
+        scatters = entry**2 < moment.value.mean()  # users differ by more than flips
         V = chosen_subspace(moment.value, alike, k, part=None if scatters else part)
         values, Q = linalg.top_eigenpairs(V.T @ moment.value @ V)
         pairs = values, V @ Q
@@ -202,14 +202,14 @@ def _moment_operator(
     return LinearOperator((n, n), matvec=multiply, dtype=np.float64)
 
 
-# Matrices that were released once by flips of their cells, as something to ask: answers are free.
+# Matrices that were released once by flips of their cells: products with them cost no budget.
 #
 # Notation: Y is the released array of ones and zeros, each cell flipped with probability p;
 # B = (Y - p)/(1 - 2p) is unbiased, with deviation s in each cell: sparse plus a constant, and never
 # formed. The pairs i < j of a graph are the cells of one row, counted along the upper triangle.
 
 
-_PROBES, _ROUNDS = 8, 10  # products that say how large all of a matrix is; until noise is left
+_PROBES, _ROUNDS = 8, 10  # products that estimate the norm of a matrix; until only noise remains
 
 
 def graph_of_pairs(Y: Any, n: int) -> Any:
@@ -274,7 +274,7 @@ class FlippedMatrix:
         return self._product(self._transposed, U)
 
     def square_sum(self) -> float:
-        """Return the sum of the squares of the entries, without noise and without the coins."""
+        """Return the sum of squares of the entries, without the noise and the rounding."""
         cells = math.prod(self.shape)
         total = float(self._gain * self._ones.nnz - self._offset * cells)
         return max(self._high * (total - self._high * self._spread * cells), 0.0)
@@ -319,10 +319,10 @@ def symmetric_pairs(
 ) -> tuple[FloatArray, FloatArray]:
     """Return k eigenpairs: values without the noise, and vectors.
 
-    Those that stand out of the noise at either end, by magnitude; then the largest, as groups that
-    the noise hides are seldom of nodes that avoid each other. The edges of a graph have noise of
-    their own: a semicircle ends at twice the root of the mean square of its eigenvalues.
-    `project` is a public symmetric projection, applied on both sides; `kurtosis` is that of a cell.
+    First those above the noise at either end, by magnitude; then the largest, because groups that
+    the noise hides seldom have negative eigenvalues. The edges of a graph have noise of their own:
+    a semicircle ends at twice the root of the mean square of its eigenvalues. `project` is a public
+    symmetric projection, applied on both sides; `kurtosis` is that of a cell.
     """
 
     def multiply(X: FloatArray) -> FloatArray:
@@ -352,5 +352,5 @@ def symmetric_pairs(
 
 
 def _start(n: int) -> FloatArray:
-    """Return a start that a projection leaves something of, the same for all data."""
+    """Return a start that the projection does not remove, the same for all data."""
     return np.asarray(np.cos(np.arange(n) * math.sqrt(2.0)), np.float64)

@@ -1,4 +1,4 @@
-"""What users share: the model of all, and how a public model sees the rows of one user.
+"""What users share: the model of all, and the public preprocessing of a user's rows.
 
 Notation: user j has m rows X_j (m x d) and targets Y_j (m x p), d features, p outputs, k
 components. The whitener W (d x d) and the subspace U (d x k, orthonormal, in whitened features) are
@@ -145,7 +145,7 @@ class SumMessage(Message):
 
 @dataclass(frozen=True)
 class View:
-    """How users look at their rows: public whitener, own scale, the loss.
+    """How users preprocess their rows: public whitener, own scale, the loss.
 
     Attributes
     ----------
@@ -193,7 +193,7 @@ class View:
 
     @cached_property
     def of_rows(self) -> tuple[Hashable, ...]:
-        """What a user's rows are seen by, as a key."""
+        """The key of this preprocessing."""
         return self.intercept, digest(self.whitener)
 
     def __call__(self, batch: UserBatch) -> Seen:
@@ -209,7 +209,7 @@ class View:
         return batch.keep(key, lambda: (batch.Y - base.predictions(batch),))[0]
 
     def informs(self, batch: UserBatch) -> NDArray[np.bool_]:
-        """Whether a user's rows tell of a direction: exact, whatever the order of the rows.
+        """Whether a user's rows determine a direction: exact, whatever the order of the rows.
 
         With an intercept, equal rows or equal targets determine no slope, and a fit in floats would
         return the direction of its rounding errors.
@@ -237,7 +237,7 @@ class View:
 class Seen:
     """Rows of a batch in public coordinates, and targets in the user's own scale.
 
-    Rows are whitened when all of their coordinates are looked at, and not before.
+    Rows are whitened only where all of their coordinates are needed.
 
     Parameters
     ----------
@@ -291,8 +291,8 @@ class Seen:
     def path(self) -> RidgePath:
         """Ridge fits to all coordinates; their decomposition is made once for a view.
 
-        It is rounded to 24 bits, kept or not: twice as many users find room, and of penalties from
-        1e-4 of the mean square of rows on that changes little.
+        It is rounded to 24 bits, cached or not, so that twice as many users fit into the cache. For
+        penalties from 1e-4 of the mean square of rows on, this changes little.
         """
 
         def made() -> tuple[NDArray[Any], ...]:
@@ -342,7 +342,7 @@ _WEIGHT = 0.5  # of the intercept and of a target of one scale, next to an ordin
 
 
 class TargetUnit(NamedTuple):
-    """Where the targets of users lie, and how far about there.
+    """Location and scale of the users' targets.
 
     Attributes
     ----------
@@ -351,9 +351,9 @@ class TargetUnit(NamedTuple):
     size : float
         About their median distance from it.
     found : bool
-        Whether the released ranks leave little doubt.
+        Whether the released ranks are significant.
     needed : int
-        About how many users would show it.
+        About how many users it takes.
     """
 
     center: FloatArray
@@ -363,22 +363,22 @@ class TargetUnit(NamedTuple):
 
 
 def target_unit(targets: Columns) -> TargetUnit:
-    """Return the unit of targets from where one of each user lies.
+    """Return location and scale of the targets, from one of each user.
 
-    Heads that start at 0 where targets lie far away are much worse than no shared model: what fewer
-    users seem to show does not count.
+    Heads that start from a wrong location are much worse than no shared model, so a result from
+    fewer users than `needed` is not used.
     """
     found = bool(targets.found.all()) and targets.n >= targets.needed
     return TargetUnit(targets.center, float(targets.spread.max()), found, targets.needed)
 
 
 def scaling_of(columns: Columns) -> Scaling:
-    """Return how columns are seen: from 0 and in their common scale, unless clearly apart from it.
+    """Return centre and scale of each column: 0 and the common scale, unless clearly different.
 
     A whitener of few users cannot correct a wrong scale, nor can rules that shrink intercepts
-    correct a wrong centre. So neither is used where it may be noise.
-    Where users are enough to show a scale, a column about 0 that shows none is nearly always 0.
-    Without a limit its few other entries would spoil heads. Such columns share one deviation.
+    correct a wrong centre. So neither is used where it may be noise. If there are enough users to
+    find a scale, a column about 0 without one is nearly always 0. Without a limit its few other
+    entries would spoil heads. Such columns share one deviation.
     """
     # Where a centre may as well be 0, the distance of many zeros from it is no scale.
     distance = np.abs(columns.center)
@@ -436,7 +436,7 @@ def pooled_model(
 ) -> GlobalModel:
     """Release the users' mean moments of rows, targets and a bias column; return the linear model.
 
-    A column whose scale was not seen has no part in it. An ordinary row has length 1.
+    A column whose scale was not found is left out. A usual row has norm 1.
     """
     d, p = len(found), len(unit.center)
     weight = found / math.sqrt(d)
@@ -508,9 +508,9 @@ def count_components(values: FloatArray, noise_scale: float, n: float) -> int:
 def _error_of_directions(values: FloatArray, k: int, noise_scale: float, n: float) -> float:
     """Squared sine of the top-k eigenvectors, per component.
 
-    Symmetric noise with spectral edge R moves a spike t to t + R^2/(4t) and tilts its eigenvector
-    by R^2/(4 t^2); a spike that does not leave the edge says nothing. R counts the noise and the
-    votes' own spread.
+    Symmetric noise with spectral edge R moves a spike t to t + R^2/(4t) and turns its eigenvector
+    by R^2/(4 t^2); a spike within the edge gives no information. R includes the noise and the
+    variance of the unit directions.
     """
     d = len(values)
     if d == k:
@@ -546,12 +546,12 @@ class UserDirections(GramMessage):
 
 
 def direction_start(ask: AsksUsers, view: View, d: int, k: int | str, share: float) -> Shared:
-    """Each user votes with its own direction u: the sum of u u' shows the subspace."""
+    """Release the sum of u u' over the users' directions u; its eigenvectors give the subspace."""
     released: Answer = UserDirections(view, d).asked(ask, share=share)
     values, vectors = top_eigenpairs(released.value)
     noise = released.noise_scale
     count = max(1.0, float(values.sum()), noise * math.sqrt(d))
-    # Heads would overfit in directions of noise. If k is given, half as clear ones count.
+    # Heads would overfit in directions of noise. If k is given, half as significant ones count.
     clear = count_components(values * (1 if isinstance(k, str) else 2), noise, count)
     k = clear if isinstance(k, str) else min(k, clear)
     error = _error_of_directions(values, k, noise, count)

@@ -1,4 +1,4 @@
-"""From released moments to attributes: components, regression, classes. All of it is free.
+"""From released moments to attributes: components, regression, classes: all of it post-processing.
 
 Notation: A is the released second moment X'X of d features, n the released (or public) number of
 rows, s the standard deviation of the noise on A's diagonal (off the diagonal it is s / sqrt(2)).
@@ -80,10 +80,10 @@ def inside_ball(mean: FloatArray, radius: float) -> FloatArray:
 def shrunk_mean(
     sums: FloatArray, noise_scale: float, n: float, radius: float
 ) -> tuple[FloatArray, float]:
-    """Return the mean of n rows from noisy sums, and the factor by which entries were drawn to one.
+    """Return the mean of n rows from noisy sums, and the factor by which entries were shrunk.
 
-    Entries that scatter mostly by noise are drawn to their mean, or to 0 if that is noise, by as
-    much (James and Stein): rows about a centre of noise are longer than rows about one number.
+    Entries that differ mostly by noise are shrunk to their mean, or to 0 if that is noise (James
+    and Stein), because a noisy centre increases the norms of the rows about it.
     """
     d, common = len(sums), float(np.mean(sums))
     common *= abs(common) * math.sqrt(d) > CLEAR * noise_scale
@@ -114,7 +114,7 @@ def subspace_attributes(
 
 
 def shares_shown(values: FloatArray, trace: float, noise_scale: float, d: int) -> FloatArray:
-    """Return what share of a trace each eigenvector holds beyond chance; 0 for what noise reaches.
+    """Return the fraction of a trace along each eigenvector, without the noise; 0 below its level.
 
     One of a value w beyond the edge E of the noise holds sqrt(w^2 - E^2), as in `wigner`.
     """
@@ -127,7 +127,7 @@ def shares_shown(values: FloatArray, trace: float, noise_scale: float, d: int) -
 def held_by_eigenvectors(
     values: FloatArray, k: int, noise_scale: float, apart: float = 1 / 3
 ) -> tuple[FloatArray, float]:
-    """Return what k leading eigenvectors of a noisy matrix hold without the noise, and the error.
+    """Return the noiseless values along k leading eigenvectors of a noisy matrix, and the error.
 
     They follow the noise N: by E[<N, F>] = s^2 E[div F] (Stein) that of a value w holds
     s^2 sum 1/(w - w') less than w, over all other values w' (in the limit of large d: Bun, Allez,
@@ -189,7 +189,7 @@ def count_components(
 
 
 def mean_noise_bias(noise_scale: float, n: float, d: float, count_noise: float = 0.0) -> Answer:
-    """Return the squared length that the error of a released mean adds to n rows about it.
+    """Return the squared norm that the error of a released mean adds to n rows about it.
 
     `noise_scale` is that of the sums, `of_count` what noise on n makes of n times the mean: a sum
     of d squares of normal numbers and one more. A mean that was shrunk has fewer (Stein). Beyond
@@ -202,7 +202,7 @@ def mean_noise_bias(noise_scale: float, n: float, d: float, count_noise: float =
 def pca_attributes(
     released: ReleasedMoment, rule: int | float | str | None, limit: int, rank: float
 ) -> tuple[dict[str, FloatArray | float | int], int]:
-    """Return the fitted attributes of PCA, and how many components stand clear of the noise.
+    """Return the fitted attributes of PCA, and how many components exceed the noise.
 
     `limit` is the largest number of components, `rank` the smaller of n and d: scikit-learn
     averages the remaining variance over ``rank - n_components`` directions.
@@ -350,7 +350,7 @@ class NormalEquations(NamedTuple):
     sums_noise : float
         Deviation of products with the bias column; that with itself has at most sqrt(2) times it.
     share : array of shape (q,) or float
-        About which part of what all columns explain those of `scatter` can.
+        About which fraction of what all columns explain the columns of `scatter` explain.
     directions : array of shape (k, q)
         The last k columns are directions, which are fitted first. What took them to products with
         the targets of all columns, up to one factor.
@@ -410,16 +410,16 @@ def normal_equations(
 
 
 def drawn(mean: FloatArray, noise: FloatArray | float) -> FloatArray:
-    """Return released means about a centre, each drawn to it as far as noise may explain it."""
+    """Return released means about a centre, each shrunk to it as far as noise explains it."""
     clear = np.abs(mean) > noise
     noise_ratio = np.where(clear, noise, 0.0) / np.where(clear, mean, 1.0)
     return np.where(clear, mean * (1 - noise_ratio**2), 0.0)
 
 
 def steadied(released: NormalEquations, mean: Answer | None) -> NormalEquations:
-    """Return the moments about the mean of the targets that wider bounds show too, if there is one.
+    """Return the moments about a mean of the targets that uses wider bounds too, if released.
 
-    Both means count by their errors: noise, and what narrow bounds take from that of the moments.
+    Both means are weighted by their errors: noise, and for the moments the bias of narrow bounds.
     """
     if mean is None or not released.bias or released.noise == 0.0:
         return released
@@ -444,11 +444,11 @@ class Solution(NamedTuple):
     seen : array of bool, shape (q,)
         Whether the released moments show more of a target than noise and chance would.
     likely : array of bool, shape (q,)
-        Whether they are likelier so than if there were nothing to see.
+        Whether a signal is likelier than none.
     lost : array of shape (q,)
-        About what share of the variance that is linear in the rows this map does not explain, or
-        intercepts take away again. 0 for `flat` maps, which are for the largest of several scores:
-        what shortens all of them costs nothing.
+        About what fraction of the linearly explained variance this map misses, or intercepts remove
+        again. 0 for `flat` maps, where only the largest of several scores counts: a common factor
+        costs nothing.
     traces : array of shape (q,)
         Of the matrix that takes released products with a target to its coefficients; next to
         directions before their length is fitted, as warnings would be too many with it.
@@ -471,8 +471,8 @@ def solve_normal_equations(
     eigenvectors of A with noise, and b = (m + alpha) w + e for each target in these, where e is the
     noise on b and what rows of A have beside their form, times w. For w drawn from N(0, rho^2 I) an
     entry of e has variance s_b^2 + rho^2 r^2 (r^2: `error_of_forms`), and the posterior mean of w
-    has the filter m/(m^2 + var(e)/rho^2) in place of 1/m: what stands clear of the noise is left as
-    it is, what does not is taken to 0. rho is the most likely one given b.
+    has the filter m/(m^2 + var(e)/rho^2) in place of 1/m: what clearly exceeds the noise is
+    unchanged, and the rest goes to 0. rho is the most likely one given b.
 
     Next to w^2 there is rho^2 (1 - filter m) that the answers leave open: its share of both,
     weighted by m, is what is lost of the explainable variance.
@@ -481,9 +481,9 @@ def solve_normal_equations(
 
     `flat` puts one penalty in its place, 1/(lambda + alpha + s sqrt(2 d)), at the edge of the
     noise. It keeps directions of small variance, in which classes differ and squared errors hardly.
-    It also shortens all that it finds in columns, next to intercepts and directions: where anything
-    is seen their length is fitted again, w'b without the noise over w'Aw, by 1 or more. The larger
-    of m and lambda stands for A: w knows its noise, so that neither is enough by itself.
+    It also shrinks the coefficients of columns relative to intercepts and directions. If there is a
+    signal, they are multiplied by w'b without the noise over w'Aw, at least 1. The larger of m and
+    lambda stands for A, because w depends on its noise.
     """
     penalty = alpha + flat * released.noise * math.sqrt(2 * len(released.scatter))
     A, B, projection, dir_coef = _without_directions(released, alpha, penalty, flat)
@@ -521,12 +521,12 @@ def solve_normal_equations(
 def _without_directions(
     released: NormalEquations, alpha: float, penalty: float, flat: bool
 ) -> tuple[FloatArray, ...]:
-    """Return scatter and cross of the columns without what the directions say of them.
+    """Return scatter and cross of the columns without what the directions explain.
 
-    Next to them what takes columns, and targets, to the directions. These are few, and long next to
-    the edge of their noise, which keeps the inverse small. Scores of labels start from what
-    directions were made of, at the length that fits: they had more of the budget, and the noise
-    of the rest does not turn one class into another.
+    Also return the regressions of columns and of targets on the directions. The noise edge is added
+    to their moments, which bounds the inverse. Scores of labels start from a multiple of what the
+    directions were made of: that had more of the budget, so the noise of the rest confuses no
+    classes.
     """
     k, A, B = len(released.directions), released.scatter, released.cross
     m = len(A) - k
@@ -580,7 +580,7 @@ def _filter(m: FloatArray, level: FloatArray | float) -> FloatArray:
 
 
 class ClassMoments(NamedTuple):
-    """What a release says of each class.
+    """Released numbers of each class.
 
     Attributes
     ----------
@@ -591,7 +591,7 @@ class ClassMoments(NamedTuple):
     means : array of shape (K, d)
         Mean rows, inside the ball that holds all rows.
     shown : array of bool, shape (K,)
-        Whether a total stands clear of its noise.
+        Whether a total clearly exceeds its noise.
     noise : array of shape (q + 1, K)
         Deviation of an entry of the class sums, for each released number that they are made of.
     """
@@ -635,7 +635,7 @@ def class_moments(released: NormalEquations, codes: FloatArray) -> ClassMoments:
 def right_labels(
     released: NormalEquations, classes: ClassMoments, solution: Solution, weights: FloatArray
 ) -> FloatArray:
-    """Return about which part of each class gets its label; 0 of one that does not show.
+    """Return about which part of each class gets its label; 0 for one whose total is noise.
 
     Rows scatter normally about the mean of their class, alike in all, and at least as far as noise
     on the scatter seems to (the root mean square of its eigenvalues); that one of several scores

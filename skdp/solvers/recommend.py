@@ -21,14 +21,14 @@ from skdp.solvers.linalg import Directions, PairMoment, leading_pairs, wigner, w
 from skdp.solvers.one_shot import Flipped, history_pairs
 from skdp.solvers.spectral import averaged, kept_columns
 
-# Tastes from a noisy moment of pairs of items: what can be read of them, and how far to trust it.
+# Latent factors from a noisy moment of pairs of items, and their reliability.
 #
 # Notation: m users, n' kept items, G the released moment on them without its diagonal; `own` is
 # about what the diagonal would be, from the counts. All arrays here are public.
 #
-# Two kinds of noise, each shrunk in the metric in which its pairs are alike: that of privacy in G
-# itself; that of the sample, as m users are not all there could be, where items are divided by the
-# roots of `own` (a pair of independent items then has variance 1/m).
+# Two kinds of noise, each shrunk in the metric in which its entries have equal variance: that of
+# privacy in G itself; that of the sample, as m users are not all there could be, where items are
+# divided by the roots of `own` (a pair of independent items then has variance 1/m).
 
 
 # Of the edge of the noise: the least that an item counts as, and how far what it has with itself is
@@ -56,23 +56,23 @@ class Items(NamedTuple):
 
     @property
     def popular(self) -> FloatArray:
-        """The direction of popularity on the kept items, of length 1."""
+        """The direction of popularity on the kept items, of norm 1."""
         counts = self.popularity[self.kept]
         return np.asarray(counts / np.linalg.norm(counts))
 
 
 def own_of(counts: FloatArray, n_users: float) -> FloatArray:
-    """Return about what each item has with itself where no user has more than 1 in all."""
+    """Return about the diagonal of the moment, if rows have a norm of at most 1."""
     return counts * min(1.0, n_users / max(float(counts.sum()), 1e-300))
 
 
 def residual_factors(
     moment: PairMoment | None, items: Items, n_components: int, exponent: float
 ) -> ItemFilter:
-    """Return the filter of the factors that can be read of a moment; None reads nothing.
+    """Return the filter of the factors above the noise of a moment; None has no factors.
 
-    Items count by as much as the mean item more (Amini, Chen, Bickel, Levina 2013): pairs of rare
-    ones are chance.
+    The mean count is added to each item (Amini, Chen, Bickel, Levina 2013), because pairs of rare
+    items are chance.
     """
     least = items.own.mean() + (_FLOOR * moment.edge if moment else 0.0)
     weights = (items.own + least) ** -exponent
@@ -90,7 +90,7 @@ _NOTHING = Directions(np.zeros((1, 0)), np.zeros(0), np.zeros(0))
 
 
 def _reading(moment: PairMoment, items: Items, k: int) -> Directions:
-    """Return what pairs say next to popularity, with a diagonal that nearly fits them.
+    """Return the factors of pairs beside popularity, with a diagonal estimated from them.
 
     Popularity is known from the counts. The diagonal follows the k first directions, once: more
     rounds change little.
@@ -119,7 +119,7 @@ def _chance(items: Items, weights: Any = 1.0) -> float:
 def _factors(
     directions: Directions, weights: FloatArray, first: FloatArray, n_components: int, edge: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Return orthonormal factors off the popularity, and how far to trust each.
+    """Return orthonormal factors without popularity, and the reliability of each.
 
     The shrunk moment is brought to the metric of the weights, and shrunk by the noise of sampling,
     whose spectrum ends at `edge`. A factor counts by its reliability, the mean squared cosine of
@@ -162,7 +162,7 @@ class Route(NamedTuple):
     pairs: bool = False
 
     def counts(self, first: Answer) -> float:
-        """Return the share of the counts, from the first ones: the list of them shall be clear."""
+        """Return the share of the counts, from the first ones, for a reliable list."""
         total = float(first.value.sum())
         if total <= first.noise_scale * math.sqrt(len(first.value)):  # nothing but noise
             return 1.0
@@ -174,8 +174,8 @@ class Route(NamedTuple):
         """Return what noise costs the list of popular items, were the whole budget the counts'.
 
         Items on the wrong side of the end of the list cost s^2/2 times the number of items to a
-        unit of counts there, of the total. It weighs as much as the list holds: what popularity
-        leaves open, factors may say.
+        unit of counts there, of the total. It is weighted by what the list contains; factors may
+        find the rest.
         """
         ordered, size = np.sort(first.value)[::-1], list_length(len(first.value))
         start, end = size // 2, min(2 * size, len(ordered)) - 1

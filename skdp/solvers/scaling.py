@@ -1,4 +1,4 @@
-"""How users see their columns: from public centres, in public scales, far entries folded."""
+"""How users scale their columns: public centres and scales; far entries are folded inwards."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def digest(array: FloatArray | None) -> Hashable:
 
 
 class Scaling(NamedTuple):
-    """How columns are seen: from public centres, in public scales, far entries folded.
+    """How columns are scaled: public centres and scales; far entries are folded inwards.
 
-    An entry beyond its limit, r times as far, counts as 1/r times as far: a little beyond, it is a
-    large number, and far beyond it is a code.
+    An entry at r > 1 times its limit becomes 1/r times the limit, because far entries are often
+    codes.
 
     Attributes
     ----------
     center, scale : array of shape (d,)
-        What is taken off, and what the rest is divided by.
+        What is subtracted, and what the rest is divided by.
     limit : array of shape (d,)
-        In scales; inf for a column that has not shown its scale.
+        In scales; inf for a column whose scale was not found.
     """
 
     center: FloatArray
@@ -76,7 +76,7 @@ class Scaling(NamedTuple):
 
 
 class ScaledUsers(NamedTuple):
-    """A batch whose rows are seen from public centres in public scales, as `name` names them."""
+    """A batch whose rows are scaled by public centres and scales, which `name` identifies."""
 
     X: FloatArray
     Y: FloatArray

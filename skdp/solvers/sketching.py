@@ -40,7 +40,7 @@ def noise_edge(scale: float, shape: tuple[int, ...]) -> float:
 def _with_means(
     matrix: Answer, others: Factors, start: FloatArray, most: float, *sums: Answer
 ) -> Factors:
-    """Return the leading factors of means of rows and columns, and of what is beside these.
+    """Return the leading factors of means of rows and columns, and of the remainder.
 
     The mean of the rows is a projection on a public direction. Its squared noise is n times that of
     an entry, against (sqrt(m) + sqrt(n))^2 times for a singular value. Of the centred matrix more
@@ -149,7 +149,7 @@ def _with_row_mean(noisy: Sequence[Answer], sides: Sides, others: Factors, most:
     (right, left, *_), (F, S, *LT) = noisy, sides
     u, v = (np.full(len(side), len(side) ** -0.5) for side in (S, F))
     a, b = v @ F, u @ S
-    if left.noise_scale == 0.0 or not (a.any() and b.any()):  # narrow sketches may not see a mean
+    if left.noise_scale == 0.0 or not (a.any() and b.any()):  # narrow sketches may miss a mean
         return others
     row = b @ left.value / (b @ b)
     noise = _with_residual_noise(left, np.outer(b, row), 1).noise_scale / float(np.linalg.norm(b))

@@ -46,8 +46,8 @@ def averaged(first: Answer, second: Answer) -> Answer:
 #
 # Notation: A = M + noise is a released symmetric moment, s the deviation of its diagonal (s/sqrt(2)
 # off it). With Z of the same law, A + c Z and A - Z/c have uncorrelated noises: what is fitted on
-# the first is judged without bias on the second, tr(V'(A - Z/c)V) = tr(V'M V) + noise of mean zero.
-# All of it is post-processing: privacy does not depend on Z, which is the same in every fit.
+# the first is evaluated without bias on the second, tr(V'(A - Z/c)V) = tr(V'M V) + noise of mean
+# zero. All of it is post-processing: privacy does not depend on Z, which is the same in every fit.
 
 
 _THINNING = 0.6  # c: most of the signal stays in the half that is fitted
@@ -56,7 +56,7 @@ _THINNING = 0.6  # c: most of the signal stays in the half that is fitted
 class _Noisy(NamedTuple):
     """A moment with noise of known scale.
 
-    Eigenpairs of what is judged, and not used, may be found in single precision of any size.
+    Eigenpairs that only serve an evaluation may be computed in single precision.
     """
 
     moment: FloatArray
@@ -82,12 +82,13 @@ def chosen_subspace(
 ) -> FloatArray:
     """Return the candidate subspace of a moment of sparse rows with the best score by thinning.
 
-    Candidates: leading eigenvectors as they are, and of what is read off the diagonal and the
-    diagonal itself; those that are given. The given ones must not depend on the noise of A (those
-    by popularity do not), or their scores are too high. For dense rows it gains nothing.
+    Candidates: the leading eigenvectors; those of the shrunk part off the diagonal with the
+    diagonal; those that are given. The given ones must not depend on the noise of A (those by
+    popularity do not), or their scores are too high. For dense rows it gains nothing.
 
     Where each row has noise of its own, whose law in A is not that of Z, ``part(rng, share)`` is A
-    of a random share of the rows: it is fitted in place of A + c Z, and judged by the other rows.
+    of a random share of the rows: it is fitted in place of A + c Z, and evaluated on the other
+    rows.
     """
     released = _Noisy(A, noise_scale)
     if noise_scale == 0.0:
@@ -95,7 +96,7 @@ def chosen_subspace(
     candidates: list[Candidate] = [_leading, _without_diagonal, *known]
     scores = _scores(released, candidates, k, np.random.default_rng(20240229), part)
     # Another must be better by one noise scale than the leading eigenvectors, or than the first or
-    # last of those given: the best of several looks better than it is.
+    # last of those given: the best of several scores is too high.
     scores[[0, 2, -1] if known else [0]] += noise_scale * math.sqrt(k)
     return candidates[int(np.argmax(scores))](released, k)
 
@@ -180,7 +181,7 @@ class RowNoise:
     mean_noise_bias: Answer = NOTHING
 
     def goal(self, level: float, factor: float, width: float, share: float) -> float:
-        """How many rows a clip level may shorten."""
+        """How many rows a clip norm may scale down."""
         return min(level * factor * math.sqrt(width / share), self.n)
 
 
@@ -189,7 +190,7 @@ def suited_rows(
 ) -> tuple[Any, float]:
     """Return rows clipped to suit the noise of `width` sums, and the share that is left.
 
-    A high `level` clips more: right for directions; a low one keeps lengths.
+    A high `level` clips more, which suits directions; a low one preserves norms.
     """
     if noise.psd == 0.0:
         return ask, share
@@ -270,7 +271,7 @@ def power_subspace(
     return V
 
 
-# Leading subspaces of wide rows: few columns are kept, and popularity is the floor.
+# Leading subspaces of wide rows: few columns are kept, and popularity is always included.
 #
 # Notation as above. A column costs noise whether it holds anything or not, so
 # the number of kept columns follows the signal: n' = 2 x^(2/3) for x rows over the noise of one
@@ -291,10 +292,7 @@ def kept_columns(signal: float, d: int, k: int) -> int:
 
 
 def moment_columns(signal: float, d: int, k: int) -> int:
-    """Return of how many columns one moment is best: more than where tangent rounds reach others.
-
-    Their counts are known too: popularity is a floor.
-    """
+    """Return the best number of columns of one moment, more than if power steps follow."""
     return min(_ONE_MOMENT * kept_columns(signal, d, k), MOST_DENSE, d)
 
 
@@ -321,7 +319,7 @@ def screened_subspace(
 
 
 def about_common(values: FloatArray, noise_scale: float) -> FloatArray:
-    """Return noisy numbers, drawn to their mean by as much as noise scatters them (James, Stein).
+    """Return noisy numbers, shrunk to their mean as noise demands (James, Stein).
 
     The result is a unit vector: if noise hides all differences, a constant one of the sign found.
     """
@@ -342,11 +340,11 @@ def screened_moment(
     """Return a subspace of one moment of the columns with the largest counts, and of these counts.
 
     `signal` is rows over the noise of an entry of the moment, at the whole share; `most` is what a
-    `count` may be. Popularity is the floor, as for rows, if the moment lacks a part of it. All
-    columns are read where the edge of their noise, over the share of the counts, is lower so: where
-    they are about as popular. The less a moment shows, the more of the budget counts have: they are
-    one direction more. A moment of dense rows shows that direction, too. The first counts c tell
-    how clearly: of all squares it holds c'c/(most sum c) at least.
+    `count` may be. Popularity is added, as for rows, if the subspace lacks a part of it. All
+    columns are used if the edge of their noise, over the fraction of the counts that they have, is
+    lower: they are then about equally popular. The less signal a moment may have, the more of the
+    budget the counts get, which give one direction. A moment of dense rows has that direction, too:
+    by the first counts c, it holds at least c'c/(most sum c) of all squares.
     """
     strength = signal * math.sqrt(k) / _MOMENT_SIGNAL
     part = min(0.9, 1 / (1 + strength)) * _SUMS
@@ -376,14 +374,14 @@ def screened_moment(
 
 
 class RegressionDirections(NamedTuple):
-    """Where sums of products with the targets point.
+    """Directions of the sums of products with the targets.
 
     Attributes
     ----------
     basis : array of shape (d, k)
         Orthonormal columns.
     along : array of shape (k, q)
-        What takes them to the products, up to one factor: a linear map by these alone.
+        What maps them to the products, up to one factor: a linear map by these alone.
     center : array of shape (k,)
         The mean of the rows in them.
     near : array of shape (k,)
@@ -410,14 +408,13 @@ def product_directions(
 ) -> RegressionDirections:
     """Return directions of regression in all columns, from a released [X, c]'[V, c].
 
-    Where rows fill few of many columns, squares of a column are about as its sum, and products of
-    two of them next to nothing: what X'X would say the sums say. Columns whose sums stand clear of
-    their noise share the squares of all rows about their mean, of length `clip_norm` about 0; the
-    penalty is what this noise is in them. Columns of like sums (by factors of 2) are alike: their
-    products count by the part that is not clearly noise (Wiener), and by no less than those of
-    smaller sums. Where targets are many that tells common columns from the rest, which squares
-    alone would favour. Sums are drawn to 0 before products with the means are taken off: theirs is
-    the larger noise.
+    If rows fill few of many columns, the squares of a column sum to about its sum, and products of
+    two columns to nearly 0, so the sums replace X'X. Columns whose sums clearly exceed their noise
+    share the squares of all rows about their mean, of norm `clip_norm` about 0; the penalty is what
+    this noise is in them. Columns with similar sums (within a factor of 2) share a Wiener weight,
+    the fraction of their products that is not clearly noise, which does not fall as sums grow. With
+    many targets, rare columns would be favoured without it. Sums are shrunk to 0 before products
+    with the means are subtracted, because their noise is larger.
     """
     weight = max(products[-1, -1], 2 * noise) / bias**2
     sums, means = products[:-1, -1] / bias, centered * products[-1, :-1] / (bias * weight)

@@ -32,7 +32,7 @@ class AsksSum(Protocol):
     """Clipped contributions: the rank of a clip level, and the total."""
 
     def scores_below(self, threshold: float, *, share: float) -> Answer:
-        """Return a negative number when the threshold is below the median length."""
+        """Return a negative number when the threshold is below the median norm."""
 
     def total(self, clip_level: float, *, share: float) -> Answer:
         """Return the sum of contributions clipped at `clip_level`."""
@@ -80,7 +80,7 @@ class TraceFacts(NamedTuple):
     useful : float
         Number of records from which the error is expected to be below one half.
     shrink : bool
-        Whether singular values are shrunk by the noise, which is free.
+        Whether singular values are shrunk by the noise (post-processing).
     """
 
     shape: tuple[int, int]
@@ -111,7 +111,7 @@ class TraceFacts(NamedTuple):
         return self.rank * (sum(self.shape) - self.rank)
 
     def length(self, size: int) -> float:
-        """Return the median length of contributions of `size` numbers and residuals of sd 1."""
+        """Return the median norm of contributions of `size` numbers and residuals of sd 1."""
         variance = self.lam if self.variance is None else self.variance
         return _Z * math.sqrt(variance * size + self.bias**2)
 

@@ -1,8 +1,8 @@
 """Heads: what each user fits on top of the shared structure, what users elect, the mean.
 
 A `HeadRule` says how far a user may leave the shared subspace, how strongly coefficients and
-intercept are shrunk, and towards what. Users judge the rules by their own leave-one-out losses and
-send one bounded vote; the winner is public. Heads are private to their users.
+intercept are shrunk, and towards what. Users compare the rules by their own leave-one-out losses
+and send one bounded vote; the result is public. Heads are private to their users.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Heads:
     Attributes
     ----------
     view : View
-        How users look at their rows.
+        How users preprocess their rows.
     U : array of shape (d, k)
         The shared subspace, in whitened features.
     model : GlobalModel
@@ -272,9 +272,9 @@ class Heads:
 class HeadVotes(SumMessage):
     """Each user's vote of norm 1 at most: how much better than average each rule does, in logs.
 
-    Users with too few rows for a head judge the rules without one alone. Votes about labels are as
-    long as what is gained: most users with few rows have the same label throughout, and gain a
-    little by trust in it. The others lose much.
+    Users with too few rows for a head compare only the rules without one. The norm of a vote about
+    labels is the gain: most users with few rows have a single label, and gain a little by relying
+    on it, while the others lose much.
     """
 
     heads: Heads
@@ -323,7 +323,7 @@ def unshrunk(ask: AsksUsers, heads: Heads, share: float) -> GlobalModel:
     """Return the model of all that votes prefer among multiples of it, or between them.
 
     A mean of shrunk heads, cut to a norm, has logits that are too small: a user's few rows would
-    win over what all know better.
+    outweigh what all rows show.
     """
     rules = tuple(AS_ALL._replace(toward_global=a, toward_level=b) for a, b in _SHRUNK)
     released = HeadVotes(heads, rules).asked(ask, share=share)
@@ -337,12 +337,12 @@ def elect(
 ) -> tuple[Choice, bool]:
     """Elect the rules that users weigh, and say whether coefficients of their own help them.
 
-    The rules go on that are not clearly worse than the best, each once, with the likelihood of the
-    votes if it were as good. Not only noise blurs this: n unit votes are as many draws of mean
-    square 1/R, for R rules, and users who need different rules have votes that cancel. The mean of
-    rules with coefficients, next to that of those without, tells which side is better.
-    Users of too few rows have the best rule of the side without coefficients; of one row, only if
-    it is clearly better than the model of all.
+    Rules that are not clearly worse than the best are retained, each once, with the likelihood of
+    the votes if it were as good. Noise is not the only uncertainty: n unit votes are as many draws
+    of mean square 1/R, for R rules, and users who need different rules have votes that cancel. The
+    means of rules with and without coefficients show which side is better. Users of too few rows
+    have the best rule of the side without coefficients; of one row, only if it is clearly better
+    than the model of all.
     """
     released = HeadVotes(heads, rules).asked(ask, share=share)
     votes, noise = released.value, CLEAR * released.noise_scale

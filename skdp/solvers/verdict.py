@@ -1,4 +1,4 @@
-"""What a fit learnt, from released values and known noise: a share kept, with its standard error.
+"""What a fit learnt, from released values and known noise: fractions with standard errors.
 
 The moment that is released inside a *public* subspace is unbiased there: its trace, over the
 released total, estimates what share of the squares the subspace holds. Ratios sum to it, and
@@ -85,7 +85,7 @@ def nonnegative(values: FloatArray) -> FloatArray:
 
 
 def on_their_own(values: FloatArray, unit: Answer, mean_error: Answer) -> int:
-    """Return how many of falling values, in a unit, are not 0, less one that a mean may have made.
+    """Return how many decreasing values exceed 0, without one that the error of a mean explains.
 
     The error of a mean adds to one direction, which takes the place of another.
     """
@@ -102,14 +102,14 @@ def evidence(
 ) -> tuple[FloatArray, NDArray[np.bool_], NDArray[np.bool_]]:
     """Return the rho^2 of each target under which g_i ~ N(0, rho^2 m_i^2 + var(e)) is likeliest.
 
-    See `solve_normal_equations`. Next to it whether more than noise and chance was seen, and
-    whether it is likely at all: one that is clearly likelier than 0, or any likelier, where
-    products of n records with a target have m_i times what rho leaves of its square by chance
-    (twice that in columns that were chosen by such products); or clear products with directions
-    (`few`). The same records made these: what chance adds follows from sums of columns. Its
-    standard error is half of it where more was seen; it counts as exact where more is likely. Of
-    codes, which are no targets of their own, all are looked at together (`pooled`). Next to
-    directions columns show that more is likely, not that it was seen, as scores start from these.
+    See `solve_normal_equations`. Also return whether there is more than noise and chance, and
+    whether more is likely: one that is clearly likelier than 0, or any likelier, where products of
+    n records with a target have m_i times what rho leaves of its square by chance (twice that in
+    columns that were chosen by such products); or clear products with directions (`few`). The same
+    records made these: what chance adds follows from sums of columns. Its standard error is half of
+    it for the first test; for the second it counts as exact. Codes of classes are tested together
+    (`pooled`). If there are directions, columns decide the second test only, because scores start
+    from the directions.
     """
     # The means of the rows have noise too, which comes with those of the targets.
     noise, mean_noise = released.noise, released.sums_noise * released.target_mean

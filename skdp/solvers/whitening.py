@@ -26,7 +26,7 @@ _CUT = 2.0  # medians, or deviations, at which what a record adds is cut
 class Whitening(NamedTuple):
     """Public symmetric W1, W2 of norm 1 (None: identity), and the variance of W1 X W2.
 
-    Diagonal ones are vectors: matrices of many rows have no room for squares of these.
+    Diagonal ones are vectors, because squares would need too much memory.
 
     Or a public `mix` A, `lam` times the inverse of the covariance L of vec(X): E <x, H> A x = lam H
     for every H. Then `variance` is that of an entry of A x, and `spread` its square times the mean
@@ -91,14 +91,14 @@ def mixing(covariance: FloatArray) -> Whitening:
 
 
 def through_design(ask: Any, design: Whitening) -> Any:
-    """Return what is asked of records that are seen through a design."""
+    """Return the queries of records after the whitening."""
     if design.mix is not None:
         return ask.mixed(design.mix)
     return ask if design.left is None else ask.whitened(design.left, design.right)
 
 
 class Place(NamedTuple):
-    """Where records lie, the units of rows and columns, and in these how far (0: not known)."""
+    """Location of records, units of rows and columns, and the norm in these (0: not known)."""
 
     at: FloatArray
     units: tuple[FloatArray, FloatArray]
@@ -123,18 +123,18 @@ def release_place(
     ask: Any, place: Place, n: float, rank_share: float, shares: dict[str, float],
     factored: bool, centered: bool,
 ) -> Place:  # fmt: skip
-    """Return where records lie, and in what units: medians of entries, then clipped means.
+    """Release the location of records, and their units: medians of entries, then clipped means.
 
     A median counts where it is farther from 0 than the entries are from it. A mean has noise in
-    proportion to the distance from the place before, down to the spread: each is drawn to where it
-    began as its noise demands. Without `centered`, records lie about 0.
+    proportion to the distance from the place before, down to the spread: each is shrunk to where it
+    began, as its noise demands. Without `centered`, records lie about 0.
     """
     at, units, radius = place
     shape = len(units[0]), len(units[1])
     d = sum(shape) if factored else math.prod(shape)
     if shares["units"]:
         found = find_columns(ask.entries(), d, shares["units"], n, centered=centered)
-        if np.mean(found.found) > 0.5:  # where few scales are found, those are chance
+        if np.mean(found.found) > 0.5:  # if few scales are found, those are chance
             sizes = np.where(found.found, found.deviation, np.median(found.deviation))
             sides = np.outer(*np.split(sizes, [shape[0]])) if factored else sizes.reshape(shape)
             units = unit_pair(np.maximum(sides / sides.max(), 1e-100) ** 2)
@@ -210,7 +210,7 @@ def trace_attributes(
 # Notation: y = centre + <X, a 1' + 1 b'> + the rest, for CSR records X: ratings of products
 # (columns) by people (rows), one entry each. A sum of residuals next to known means, times the
 # entries of column j, is w_j (what b_j lacks), w_j the sum of squares of these entries. Each mean
-# is drawn to 0 by its own noise: means have a variance t, whose likelihood what was released tells.
+# is shrunk to 0 as its noise demands: means have a variance t, estimated by maximum likelihood.
 
 
 _VARIANCES = np.append(0.0, np.geomspace(1e-4, 0.5, 31))  # of means, in that of targets

@@ -1,10 +1,11 @@
 """Tools to check that an estimator of your own keeps its privacy promise.
 
-Sharpest first:
+The most sensitive check comes first:
 
-- `check_sensitivity` attacks the claimed sensitivity of a query with hostile neighbours. No noise.
+- `check_sensitivity` attacks the claimed sensitivity of a query with adversarial neighbours,
+without noise.
 - `transcript_audit` compares all that passed the gate in one fit with what the receipt claims.
-- `null_release` with `fixed_noise`: whatever differs then got past the gate.
+- `null_release` with `fixed_noise`: any difference is then a leak around the gate.
 - `audit` repeats fits and bounds the privacy parameter from below with confidence.
 
 Everything here sees exact private answers: for tests, never in production. The checks, data,

@@ -57,8 +57,8 @@ def null_release(*, run: bool = False):
     Parameters
     ----------
     run : bool, default=False
-        Also run the private code and throw its answer away, so that its exceptions and warnings
-        (which anybody can see) can be compared too.
+        Also run the private code and discard its result, so that its exceptions and warnings (which
+        anybody can see) can be compared too.
     """
 
     def make(original):
@@ -75,7 +75,7 @@ def null_release(*, run: bool = False):
 
 @contextmanager
 def fixed_noise(seed: int, *, scale_free: bool = False):
-    """Draw the system's random words from a keyed stream: no warning, no flag, same noise.
+    """Make fits draw the same noise, from a keyed stream, without a warning or "SEEDED".
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def fixed_noise(seed: int, *, scale_free: bool = False):
 
 @contextmanager
 def seeded_entropy(seed: int):
-    """Replace the operating system's entropy by one seeded sequence: fits differ, runs do not.
+    """Replace the operating system's entropy by a seeded sequence: a program repeats its results.
 
     For statistical tests of code that draws private noise.
 
@@ -124,7 +124,7 @@ def seeded_entropy(seed: int):
 
 @dataclass
 class RecordedRelease:
-    """One opening of the gate, as only an auditor may see it.
+    """One release with its exact private value, for tests only.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ class RecordedRelease:
     session : int
         Which session paid for it: 0 for the first that opened something in the block.
     stream : object or None
-        What all openings that one ledger line pays for have in common.
+        An object shared by all releases that one ledger line pays for.
     """
 
     bound: Bound
@@ -187,7 +187,7 @@ class Transcript:
     openings : list of RecordedRelease
         In the order in which they became public.
     faults : list of str
-        Reads that nobody had paid for, and reads after the opening.
+        Reads before the charge, and reads after the release.
     public_words : list of ndarray
         Random words that were drawn for anything but noise: public starts.
     """
@@ -342,7 +342,7 @@ def _recording(recorder: _Recorder):
 
 
 def record_transcript():
-    """Record every opening of the gate while the block runs.
+    """Record every release while the block runs.
 
     Yields
     ------
@@ -368,8 +368,8 @@ def replay_answers(transcript: Transcript):
 
     Random starts are repeated too: they are public, the same for both.
 
-    Without this an adaptive method goes another way on the neighbour and the shift of its second
-    step means nothing.
+    Without this, an adaptive method requests other statistics on the neighbour, and the changes of
+    later steps mean nothing.
 
     Parameters
     ----------

@@ -101,7 +101,7 @@ def _error_bounds(low, high, alpha: float):
 
 
 def distribution_free_mu(low, high, alpha: float = 0.001) -> float:
-    """Return B: below mu with probability 1 - alpha, whatever the law of the scores.
+    """Return B: below mu with probability 1 - alpha, for all distributions of the scores.
 
     mu-GDP says Phi^-1(1 - FPR) - Phi^-1(FNR) <= mu for every test; Clopper-Pearson bounds both
     error rates from above at every threshold.
@@ -113,10 +113,10 @@ def distribution_free_mu(low, high, alpha: float = 0.001) -> float:
 
 
 def epsilon_lower_bound(low, high, delta: float, alpha: float = 0.001) -> float:
-    """Return a lower bound of epsilon at this delta, whatever the law of the scores.
+    """Return a lower bound of epsilon at this delta, for all distributions of the scores.
 
     1 - FNR <= e^epsilon FPR + delta for every test. It certifies log(N/4) at most: useful for pure
-    mechanisms, nearly blind for Gaussian ones.
+    mechanisms, and weak for Gaussian ones.
     """
     fpr, fnr = _error_bounds(low, high, alpha)
     power = np.maximum(1 - fnr - delta, 0.0)
@@ -301,9 +301,9 @@ def transcript_audit(fit, pair: tuple[Any, Any], first=None) -> TranscriptReport
     """Compare, release by release, the exact change between neighbours with the noise it was given.
 
     The fit runs once on the first data set; the neighbour is evaluated at the answers that were
-    released to the first (an adaptive method would otherwise go another way and the change of its
-    later steps would mean nothing). No sampling: a wrong sensitivity shows in one run, if `pair`
-    reaches it; a noise that is smaller than claimed does not show here.
+    released to the first (an adaptive method would otherwise request other statistics). No
+    sampling: a wrong sensitivity shows in one run, if `pair` reaches it; a noise that is smaller
+    than claimed does not show here.
 
     Parameters
     ----------

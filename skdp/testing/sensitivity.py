@@ -217,7 +217,7 @@ class RowNeighbours(Neighbours):
 
 @dataclass
 class SensitivityReport:
-    """What a sensitivity fuzz found.
+    """What `check_sensitivity` found.
 
     Attributes
     ----------
@@ -416,7 +416,7 @@ def check_sensitivity(
         Values of mu (and of epsilon for Laplace) that fix the steps; by default those of epsilons
         from about .07 to 11 at delta = 1e-6.
     max_starts : int, default=None
-        Take so many of the hostile neighbours of each base, evenly spread.
+        At most this many of the adversarial neighbours of each base, evenly spread.
     n_climb : int, default=40
         Steps of hill climbing from each of the three worst neighbours of a base.
     seed : int, default=0
@@ -475,8 +475,8 @@ def check_charge_before_read(
 ) -> None:
     """Check that a release computes nothing before the gate asks for it.
 
-    The data are overwritten in place between the promise and the reading: a value that was
-    computed before it was paid for still shows the old data.
+    The data are overwritten in place between the request and the reading: a value that was computed
+    before the charge still shows the old data.
 
     Parameters
     ----------

@@ -73,7 +73,7 @@ class PlannedRelease:
     budget_fraction : float
         Fraction of the budget that they took together; nan where losses of two kinds compose.
     sensitivity, noise_scale : float
-        The largest of them; where the fit learns a clip level, in units of the synthetic data.
+        The largest of them; if the fit learns a clip norm, in units of the synthetic data.
     """
 
     name: str
@@ -96,7 +96,7 @@ class FitPlan:
     guarantee : str
         What the fit would satisfy.
     cautions : tuple of str
-        What is weak about it.
+        Warnings about it.
     mu : float
         Gaussian-DP parameter of the budget; 0 without delta.
     metric : str
@@ -108,10 +108,10 @@ class FitPlan:
     best, trivial : float
         Scores of a fit without noise, and of none.
     error : float
-        Share of ``best - trivial`` that is lost, the median; nan if nothing can be gained.
+        Median fraction of ``best - trivial`` that is lost; nan if nothing can be gained.
     required_samples : float
-        Number of samples that would lose half as much: infinity if more than 16 times as many do,
-        `n_samples` if next to nothing is lost.
+        Number of samples that would lose half as much: infinity if it is more than 16 times
+        `n_samples`, `n_samples` if next to nothing is lost.
     assumptions : tuple of str
         What the synthetic data are.
     releases : tuple of PlannedRelease

@@ -1,8 +1,8 @@
 """Bounds and diagnostics of private power methods (Hardt, Roth 2013; Nicolas et al. 2024).
 
-Notation: A is n x n with leading eigenvectors U (n x k), the iterate X is n x p, B the largest
-length of a row of X, L the number of steps, gap the distance of eigenvalue k from the one that the
-iterate leaves out. Bounds hold up to a constant that the papers do not give; it is 1 here.
+Notation: A is n x n with leading eigenvectors U (n x k), the iterate X is n x p, B the largest norm
+of a row of X, L the number of steps, gap the distance of eigenvalue k from the one that the iterate
+leaves out. Bounds hold up to a constant that the papers do not give; it is 1 here.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from scipy.special import ndtr
 
 
 class Coherence(NamedTuple):
-    """How far a subspace leans towards single coordinates.
+    """How much a subspace is concentrated on single coordinates.
 
     Attributes
     ----------
     mu0 : float
         Largest entry of the vectors, in [1/sqrt(n), 1] (mu0 of Nicolas et al.).
     mu1 : float
-        Largest length of a row, in [sqrt(k/n), 1] (their mu1; for all n eigenvectors it is 1).
+        Largest norm of a row, in [sqrt(k/n), 1] (their mu1; for all n eigenvectors it is 1).
     relative : float
         n/k times the square of mu1, in [1, n/k]: the coherence of Hardt and Roth.
     """
@@ -34,7 +34,7 @@ class Coherence(NamedTuple):
 
 
 def subspace_coherence(components: Any) -> Coherence:
-    """Return the coherence of a released subspace: a diagnostic, free of charge.
+    """Return the coherence of a released subspace; it costs no budget.
 
     A function of what was released, so it costs nothing and may be published; that of the private
     matrix itself may not. The noise of a step for one entry is proportional to `mu1`.
@@ -75,9 +75,9 @@ def power_error_bound(
 
     ||(I - X X')U||_2 is at most of the order max(B) sqrt(L n log(1/delta) log(2 L)) / (epsilon
     gap), for p at least 2 k. With sqrt(p) max|X| in place of the largest rows B it is theorem 2.2
-    (Hardt, Price), with `independent_sensitivity` theorem 4.1. (The paper prints log(L), which
-    would say 0 for one step.) The bound is for the noise of the paper, sqrt(4 L log(1/delta)) B /
-    epsilon, and at most 1.
+    (Hardt, Price), with `independent_sensitivity` theorem 4.1. (The paper has log(L), which is 0
+    for one step.) The bound is for the noise of the paper, sqrt(4 L log(1/delta)) B / epsilon, and
+    at most 1.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def power_error_bound(
     gap : float
         Distance of eigenvalue k from eigenvalue p + 1.
     sensitivities : float or sequence of float
-        Largest length of a row of the iterate, at each step or at all of them.
+        Largest norm of a row of the iterate: one number, or one for each step.
     epsilon, delta : float
         Budget.
     n_iter : int, default=3
@@ -108,7 +108,7 @@ def power_error_bound(
 
 
 def prior_sensitivity(components: Any) -> float:
-    """Return sqrt(p) max|X|: what theorem 2.2 has in place of the largest row (Hardt, Price).
+    """Return sqrt(p) max|X|, the bound of theorem 2.2 on the largest row norm (Hardt, Price).
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def independent_sensitivity(n: int, width: int, mu0: float, mu1: float = 1.0) ->
     mu0 : float
         Largest entry of the eigenvectors.
     mu1 : float, default=1.0
-        Largest length of a row of all eigenvectors: 1, whatever the matrix.
+        Largest norm of a row of the matrix of all eigenvectors: 1 for every matrix.
 
     Returns
     -------
@@ -147,8 +147,9 @@ def independent_sensitivity(n: int, width: int, mu0: float, mu1: float = 1.0) ->
 def sensitivity_ratio(n: int, k: int) -> float:
     """Return r(k, n): sqrt(k) max|X| over the largest row, at a random start (appendix C).
 
-    How much less noise the row norm of Nicolas et al. 2024 needs than the bound of Hardt and Price,
-    by their closed form. It is cautious: measured ratios are 1.3 to 1.9 times as large.
+    By this factor the row norm of Nicolas et al. 2024 needs less noise than the bound of Hardt and
+    Price (their closed form). It is a lower estimate: measured ratios are 1.3 to 1.9 times as
+    large.
 
     Parameters
     ----------
@@ -202,18 +203,18 @@ def power_steps(value: float, *, gap: float = 1.0) -> int:
 
 
 def recovery_bound(mu: float, changes: float = 1.0) -> float:
-    """Return how well a coin of the data can be guessed from what a private fit released.
+    """Return how well a secret fair bit of the data can be guessed from a private fit.
 
-    The coin is tossed fairly and decides `changes` units; the best guess is right with probability
-    Phi(changes mu / 2) at most: group privacy, and the trade-off curve of mu. Which of two records
-    was among the data is a coin that decides two units under "add_remove", one under "replace".
+    The bit decides `changes` units. The best guess is right with probability Phi(changes mu / 2) at
+    most, by group privacy and the trade-off curve of mu. The bit that says which of two records is
+    in the data decides two units under "add_remove", one under "replace".
 
     Parameters
     ----------
     mu : float
         Gaussian-DP parameter of the fit, ``privacy_spent_.mu``.
     changes : float, default=1.0
-        How many units the coin decides.
+        How many units the bit decides.
 
     Returns
     -------

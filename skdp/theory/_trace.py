@@ -1,4 +1,4 @@
-"""What theory says of private low-rank regression: bounds, and how many records are needed.
+"""Theory of private low-rank regression: bounds, and how many records are needed.
 
 Notation: M is d1 x d2 of rank r, d = max(d1, d2), q = r (d1 + d2 - r); entries of X_i have
 variance lam, the noise of y has standard deviation `noise_sd`; mu is the Gaussian-DP parameter of
@@ -23,15 +23,15 @@ from skdp.queries.sums import Neighbours
 
 
 class StartBounds(NamedTuple):
-    """Error of a private spectral start, in parts (Zha 2024, theorem 1).
+    """Error bounds of the private initialization (Zha 2024, theorem 1).
 
     Attributes
     ----------
     u1, u2 : float
-        Of the singular subspaces, in the spectral norm: by sampling, and by the noise of privacy.
+        Of the singular subspaces, in the spectral norm: from sampling, and from the privacy noise.
     e1, e2 : float
-        Of the matrix, in the spectral norm: by sampling, and by the noise of privacy. Times
-        sqrt(2 r) they bound the Frobenius norm.
+        Of the matrix, in the spectral norm: from sampling, and from the privacy noise. Times sqrt(2
+        r) they bound the Frobenius norm.
 
     Notes
     -----
@@ -54,7 +54,8 @@ class DescentRecords(NamedTuple):
     Attributes
     ----------
     n3 : float
-        For a design that keeps the lengths of all matrices of low rank: r (d1 + d2) log(d1 + d2).
+        For measurements that preserve the norms of all matrices of low rank: r (d1 + d2) log(d1 +
+        d2).
     n4 : float
         For sampling noise below s_r: (sx/s_r)^2 q log(d1 + d2).
     n5 : float
@@ -83,10 +84,11 @@ def start_bounds(
     smallest_value: float = 1.0,
     noise_sd: float = 1.0,
 ) -> StartBounds:
-    """Return the error bounds of the private spectral start (Zha 2024, theorem 1).
+    """Return the error bounds of the private initialization (Zha 2024, theorem 1).
 
-    With a = sqrt(r) s_1 + sx and L = log(n) sqrt(log(3.75/delta)): u1 = (a/s_r) sqrt(d log d / n),
-    u2 = (a/s_r) sqrt(r) d L / (n epsilon), e1 = s_1 u1, e2 = s_1 u2 + a r sqrt(d) L / (n epsilon).
+    With d = max(d1, d2), s_1 and s_r the largest and smallest singular values of M, sx the noise of
+    y, a = sqrt(r) s_1 + sx, L = log(n) sqrt(log(3.75/delta)): u1 = (a/s_r) sqrt(d log d / n), u2 =
+    (a/s_r) sqrt(r) d L / (n epsilon), e1 = s_1 u1, e2 = s_1 u2 + a r sqrt(d) L / (n epsilon).
 
     Parameters
     ----------
@@ -132,12 +134,12 @@ def private_start_records(
     condition: float = 1.0,
     noise_ratio: float = 1.0,
 ) -> float:
-    """Return n2, from which descent may follow a private start (Zha 2024, corollary 1).
+    """Return the sample size n2 that the private initialization needs (Zha 2024, corollary 1).
 
-    (sqrt(r) condition + noise_ratio) (condition r d + r^(3/2) sqrt(d)) L / epsilon, with L as in
-    `start_bounds` at n2 itself and the factor sqrt(d1 + d2) put back: there the noise of privacy,
-    sqrt(r) e2, is as large as s_r. `initialization_records` has the samples that the start needs
-    without privacy.
+    (sqrt(r) condition + noise_ratio) (condition r d + r^(3/2) sqrt(d)) L / epsilon, with the names
+    of `start_bounds`, L at n2 itself, and the factor sqrt(d1 + d2) that the paper omits: at n2 the
+    privacy noise, sqrt(r) e2, is as large as s_r. `initialization_records` has the samples that the
+    start needs without privacy.
 
     Parameters
     ----------
@@ -186,8 +188,9 @@ def descent_error_bound(
     """Return the Frobenius error of private Riemannian descent (Zha 2024, theorems 3 and 7).
 
     sx sqrt(q log(d) / n) + (sx + s_r) r (d1 + d2) log(n)^(3/2) sqrt(log(log(n)/delta)) / (n
-    epsilon). `label_only` (theorem 7: neighbours differ in y alone) has no s_r in it. A fit of
-    `DPTraceRegressor` has none either, whatever differs: its clip level follows the residuals.
+    epsilon). The names are those of `start_bounds`, and q = r (d1 + d2 - r). `label_only` (theorem
+    7: neighbours differ in y alone) has no s_r. The error of `DPTraceRegressor` has none for
+    records either, because its clip norm follows the residuals.
 
     Parameters
     ----------
@@ -225,10 +228,10 @@ def descent_records(
     delta: float = 1e-6,
     noise_ratio: float = 1.0,
 ) -> DescentRecords:
-    """Return the sample sizes n3, n4, n5 from which theorem 3 of Zha 2024 says something.
+    """Return the sample sizes n3, n4, n5 that theorem 3 of Zha 2024 needs.
 
-    n4 and n5 are where each part of `descent_error_bound` falls below s_r; n5 has n in its own
-    logarithms and is the solution for n.
+    At n4 and n5 the two parts of `descent_error_bound` equal s_r; n5 solves an equation, because
+    its logarithms contain n.
 
     Parameters
     ----------
@@ -272,7 +275,7 @@ class RequiredSamples(NamedTuple):
     Attributes
     ----------
     bounds_found : int
-        From here on medians can be read; with fewer records the answer is the zero matrix.
+        From here on medians exceed the noise; with fewer records the fit returns the zero matrix.
     error_below_half : int
         From about here on the relative error is below one half, if the matrix carries most of the
         variance of y.
@@ -310,7 +313,7 @@ def required_samples(
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.
     rank_share : float, default=None
-        Share of the budget that one rank has; that of a fit with defaults unless given.
+        Budget fraction of one centred rank; None: that of a fit with default parameters.
 
     Returns
     -------
@@ -414,7 +417,7 @@ def initialization_records(
     noise_ratio: float = 1.0,
     descent: bool = False,
 ) -> float:
-    """Return the sample size at which the spectral start of Zha 2024 works without privacy.
+    """Return the sample size that the initialization of Zha 2024 needs without privacy.
 
     Theorem 1: r (noise_ratio + sqrt(r) condition)^2 d log(d1 + d2); `descent` (corollary 1) needs
     condition^2 times as many.
@@ -430,7 +433,7 @@ def initialization_records(
     noise_ratio : float, default=1.0
         Noise of y over the smallest singular value.
     descent : bool, default=False
-        Whether gradient descent is to follow.
+        Whether gradient descent follows.
 
     Returns
     -------

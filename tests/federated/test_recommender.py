@@ -86,7 +86,7 @@ def test_clients_refuse_what_does_not_fit():
     for place, values in LIES.items():
         for value in values:
             lie = Call("moment", (*MOMENT[:place], value, *MOMENT[place + 1 :]))
-            refuses(InvalidMessageError, r"not sound|must be a vector", ask, client, lie)
+            refuses(InvalidMessageError, r"not valid|must be a vector", ask, client, lie)
     refuses(InvalidMessageError, r"no release|does not answer", ask, client, Call("gram"))
     assert client.releases_ == ()
     ask(client, Call("moment", MOMENT))

@@ -135,7 +135,7 @@ def test_targets_that_are_hard_to_see_take_budget_from_the_model(rng):
     for seed in range(9):
         with seeded_entropy(seed), pytest.warns(UtilityWarning) as caught:
             model.fit(X, y)
-        said = any("is one released centre" in str(each.message) for each in caught)
+        said = any("are one released number" in str(each.message) for each in caught)
         assert len(model.releases_) <= 70
         assert said == ("regression_moments" not in {line.name for line in model.releases_})
         assert not said or not model.coef_.any()
@@ -156,7 +156,7 @@ def test_public_bounds_of_targets_that_few_records_do_not_show_hold_their_mean(q
     for seed in range(15):
         with seeded_entropy(seed):
             said = " ".join(messages_of(model.fit, X, Y))
-        if "is one released centre" in said:
+        if "are one released number" in said:
             alone += "'target_bounds' close to them" in said
             assert not model.coef_.any() and np.abs(np.subtract(model.intercept_, 11)).max() < 9
             assert np.array_equal(model.target_bounds_, [[2.0] * q, [20.0] * q])
@@ -450,7 +450,7 @@ def test_what_rows_tell_nothing_of_is_said(wide, epsilon, rng):
     assert np.mean(classifier.predict(X) == y) >= np.mean(~y) - 0.02
     with pytest.warns(NoSignalWarning, match="learnt nothing about .* 3 classes"):
         classifier.set_params(classes=[0, 1, 2]).fit(X, rng.integers(0, 3, y.size))
-    with pytest.warns(NoSignalWarning, match="is one released centre"):
+    with pytest.warns(NoSignalWarning, match="are one released number"):
         blind = DPRidge(epsilon=0.1).fit(X, 0.0 * y)
     assert blind.privacy_spent_.epsilon == 0.1  # what is spent does not tell of it
 
@@ -602,7 +602,7 @@ def test_fits_that_lose_more_than_half_say_so(rng):
     y = X @ [1.0, -0.5, 2.0, 0.0]
     y += y.std() * rng.standard_normal(300)
     best = LinearRegression().fit(X, y).score(X, y)
-    known = r"learnt nothing about the target|may miss up to \d+% of the variance|is one released"
+    known = r"learnt nothing about the target|may miss up to \d+% of the variance|are one released"
     lost = []
     for _ in range(300):
         model = DPRidge(epsilon=1.0)

@@ -237,8 +237,8 @@ def cautions(epsilon: float, delta: float, unit: str, n_units: int = 0) -> tuple
         )
     if n_units and delta * n_units >= 1:
         said.append(
-            f"delta={delta:g} is too large, at least 1/{n_units}: publishing one random {unit} "
-            f"of {n_units} or more would satisfy it. Use at most {0.01 / n_units:.1g}."
+            f"delta={delta:g} is too large: publishing one random {unit} of {n_units} would "
+            f"satisfy it. Use at most {0.01 / n_units:.1g}."
         )
     return tuple(said)
 

@@ -227,7 +227,7 @@ class Grant:
         return np.asarray((drawn + self._copies // 2) // self._copies, np.int64)
 
     def finish(self, total: NDArray[Any]) -> Answer:
-        """Turn a noisy integer total into the public answer (everything from here is free)."""
+        """Turn a noisy integer total into the public answer (from here on post-processing)."""
         return self.decoded(total)
 
     def decoded(self, total: NDArray[Any], factor: float = 1.0) -> Answer:
@@ -278,12 +278,12 @@ class Accumulator:
         self.take(self.read(answer))
 
     def close(self) -> NDArray[Any]:
-        """Publish the state as it is: integers in steps. This is the opening, `open` is another."""
-        self.open()  # an opening like any other: audits record it
+        """Release the state as integers in steps; it cannot be released again by `open`."""
+        self.open()  # a release like any other: audits record it
         return self._state
 
     def open(self) -> Answer:
-        """Publish the state. Later calls raise: two openings would differ by exact data."""
+        """Release the state. Later calls raise: two releases would differ by exact data."""
         self.grant.use()
         self._opened = True
         return self.grant.finish(self._state)
@@ -372,7 +372,7 @@ class PrivacySession:
     adjacency, unit : str
         What the guarantee protects; recorded in the receipt.
     observer : Observer or None, default=None
-        Who hears of payments.
+        It is told of each charge.
     """
 
     def __init__(

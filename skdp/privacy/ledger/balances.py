@@ -164,8 +164,8 @@ class Terms:
         given = {name for name in _BUDGETS if getattr(self, name) is not None}
         if given not in ({"epsilon", "delta"}, {"mu"}, {"rho"}):
             raise ValueError(
-                "the budget of a PrivacyLedger is 'epsilon' and 'delta', or 'mu', or 'rho'. Got "
-                f"{sorted(given)}."
+                "PrivacyLedger needs one budget: 'epsilon' with 'delta', or 'mu', or 'rho'. Got "
+                f"{sorted(given) or 'none'}."
             )
         for name, options in (("adjacency", ADJACENCIES), ("unit", tuple(UNITS))):
             value = getattr(self, name)

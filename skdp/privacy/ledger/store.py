@@ -90,10 +90,10 @@ class Book:
                 twice = f", as adjacency={fit.adjacency!r} costs twice its mu here"
                 raise BudgetExceededError(
                     f"{fit.estimator} asks for epsilon={alone.epsilon:.4g}{twice * (factor > 1)}; "
-                    f"{f'PrivacyLedger {name!r}' if name else 'this PrivacyLedger'} has room for "
-                    f"epsilon={balance.remaining(part=part):.4g}, both at "
+                    f"{f'PrivacyLedger {name!r}' if name else 'this PrivacyLedger'} has "
+                    f"epsilon={balance.remaining(part=part):.4g} left, both at "
                     f"delta={self.terms.cap.delta:.3g}. The data were not touched. Use a smaller "
-                    "'epsilon' or fewer fits."
+                    f"'epsilon' or fewer fits{', with delta=0' * (not self.terms.cap.delta)}."
                 )
         return key
 

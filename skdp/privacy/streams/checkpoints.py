@@ -319,7 +319,7 @@ def restore(path: str | os.PathLike[str], observer: Observer | None = None) -> S
     `observer` is the observer of its session. Raises PrivacyError if the file is damaged, in use,
     or an older copy.
     """
-    missing = FileNotFoundError(f"there is no checkpoint {os.fspath(path)!r}")
+    missing = FileNotFoundError(f"there is no checkpoint in {os.fspath(path)!r}")
     if not os.path.exists(path):
         raise missing
     keeper, group = Keeper(path), None

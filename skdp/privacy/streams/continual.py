@@ -408,7 +408,7 @@ class Stream:
         return self._span(self.steps if window is None else min(window, self.steps))
 
     def span(self, steps: int) -> Answer:
-        """Return the sum of the last `steps` steps, from nodes that are public already: free."""
+        """Return the sum of the last `steps` steps, from nodes that are public already."""
         window = self.schedule.window
         if window is None or not 1 <= steps <= min(window, self.steps):
             raise ValueError(f"'steps' must lie in the window and in the past. Got {steps!r}.")

@@ -67,7 +67,7 @@ def test_remaining_is_affordable_and_largest(spent):
         if spent:
             mu = math.sqrt(mu_of(2, 1e-5) ** 2 - sum(mu_of(e) ** 2 for e in spent))
             assert left == pytest.approx(accounting.epsilon_from_mu_delta(mu, 1e-5), rel=1e-9)
-        with swallow("room for"):
+        with swallow("left, both at"):
             pca(left * (1 + 1e-6), delta=1e-5).fit(X)
         pca(left, delta=1e-5).fit(X)
         assert ledger.remaining() < 1e-3
@@ -167,7 +167,7 @@ def test_refused_fit_touches_nothing_and_surfaces_at_the_end(reads):
     with swallowed, PrivacyLedger(1, 1e-6) as ledger:
         pca(0.9).fit(X)
         n_reads, spent = len(reads), ledger.spent
-        refuses(BudgetExceededError, r"room for epsilon=0\.\d", pca(0.9).fit, X)
+        refuses(BudgetExceededError, r"has epsilon=0\.\d+ left", pca(0.9).fit, X)
         assert len(reads) == n_reads
         assert ledger.spent == spent
     assert len(ledger.entries) == len(ledger.rejected_fits) == 1
@@ -192,7 +192,7 @@ REFUSED = {  # terms of a ledger, what is refused there, and why
     "no noise": ({}, lambda: pca(math.inf).fit(X), "epsilon=inf"),
     "a seed": ({}, lambda: pca(random_state=0).fit(X), "random_state=None"),
     "another unit": ({"unit": "group"}, lambda: pca().fit(X), "row, and this .* one group"),
-    "too much": ({}, lambda: pca(2.0).fit(X), "room for"),
+    "too much": ({}, lambda: pca(2.0).fit(X), "left, both at"),
 }
 
 
@@ -346,7 +346,7 @@ def test_nested_ledgers_are_both_charged():
         pca().fit(X)
         with PrivacyLedger(1, 1e-5) as inner:
             pca().fit(X)
-            with swallow("room for"):  # refused by the inner one: the outer one is not charged
+            with swallow("left, both at"):  # refused by the inner one: the outer one is not charged
                 pca(2.0).fit(X)
             assert (len(outer.entries), len(inner.entries)) == (2, 1)
             inner._refused.clear()

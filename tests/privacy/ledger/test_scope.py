@@ -59,7 +59,7 @@ def test_workers_charge_the_file(tmp_path, in_workers):
     with PrivacyLedger(2, 1e-6, path=tmp_path / "a.ledger") as ledger:
         told = in_workers(*[None] * 8)
     assert len(ledger.entries) == told.count("fitted") == 3  # mu adds up in squares
-    assert all("room for" in text for text in told if text != "fitted")
+    assert all("left, both at" in text for text in told if text != "fitted")
     assert ledger.spent.epsilon <= 2
 
 
