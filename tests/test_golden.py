@@ -322,13 +322,10 @@ def nudged_lapack():
     def nudge(value):
         if isinstance(value, np.ndarray):
             return value * (1 + 4e-16 * np.cos(np.arange(value.size)).reshape(value.shape))
-        return (
-            type(value)(*map(nudge, value))
-            if hasattr(value, "_fields")
-            else tuple(map(nudge, value))
-            if isinstance(value, tuple)
-            else value
-        )
+        if not isinstance(value, tuple):
+            return value
+        nudged = map(nudge, value)
+        return type(value)(*nudged) if hasattr(value, "_fields") else tuple(nudged)
 
     def make(original):
         return lambda *args, **kwargs: nudge(original(*args, **kwargs))

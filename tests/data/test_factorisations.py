@@ -76,3 +76,8 @@ def test_squares_of_a_row_do_not_depend_on_the_rows_before(width):
     for i in range(9):
         assert np.array_equal(factorisations.row_squares(rows[i].copy()), whole[i])
         assert np.array_equal(factorisations.row_squares(rows[i:, 1]), whole[i:, 1])
+
+
+def test_units_of_extreme_sizes_change_no_other_ones():
+    numbers, powers = np.array([1.0, 5e-324, 1e308]), np.array([3, 1060, -1060])
+    assert np.array_equal(factorisations.times_powers(numbers, powers), np.ldexp(numbers, powers))

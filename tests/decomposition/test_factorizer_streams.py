@@ -202,6 +202,7 @@ def test_servers_are_for_one_release():
         ({"window": 3, "mechanism": "sqrt"}, "window|mechanism"),
         ({"method": "two_sketch"}, "sensitivity_mode='oblivious'"),
         ({"method": "two_sketch", "max_releases": 1}, "after it is drawn"),
+        ({"method": "two_sketch", "privacy_unit": "entry"}, "after it is drawn"),
     ],
 )
 def test_bad_parameters(params, match):
@@ -212,13 +213,8 @@ def test_bad_parameters(params, match):
 
 
 def two_sketches(**params):
-    defaults = {
-        "matrix_shape": (30, 20),
-        "sensitivity_mode": "worst_case",
-        "method": "two_sketch",
-        "sketch_size": 5,
-    }
-    return DPLowRankFactorizer(1, **(defaults | params))
+    sketches = {"sensitivity_mode": "worst_case", "method": "two_sketch", "sketch_size": 5}
+    return DPLowRankFactorizer(1, **({"matrix_shape": (30, 20)} | sketches | params))
 
 
 @pytest.mark.parametrize(

@@ -327,7 +327,7 @@ def test_states_that_do_not_match_are_refused():
         ({"matrix_shape": (31, 50)}, "shapes"), ({"matrix_shape": (30, 49)}, "digest"),
     ):  # fmt: skip
         refuses(ValueError, what, model.merge, message(**other))
-    for bad in (good[:-1], good[:200] + b"\0" + good[201:], b"", b"x" * 100):
+    for bad in (good[:-1], good[:-40] + b"\0" + good[-39:], b"", b"x" * 100):
         refuses(ValueError, "damaged", model.merge, bad)
     gap = server_of(**params).merge(good).merge(message(row_offset=60))
     refuses(ValueError, "rows 30 to 59", gap.release)

@@ -294,11 +294,8 @@ def test_threshold_of_neighbours(monkeypatch):
     scene = Scene(Kind.UNMASK, n=60, n_dropouts=4)
     far = set(range(60)) - set(scene.client._neighbours)
     for near in (0, 15):
-        refuse(
-            scene.client,
-            scene.unmask(far | {*scene.client._neighbours[:near]}),
-            "Too few neighbours",
-        )
+        few = scene.unmask(far | {*scene.client._neighbours[:near]})
+        refuse(scene.client, few, "Too few neighbours")
     scene.client.handle(scene.unmask(far | {*scene.client._neighbours[:16]}))
 
 

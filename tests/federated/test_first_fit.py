@@ -235,7 +235,7 @@ LIES = [
     ("scaled", (*SIGHT[:2], 0 * ONE)),
     ("scaled", SIGHT[:2]),
     ("head_rule_votes", (EYE, COEF, LEVEL, 3 * LINE, RULES)),
-    ("head_rule_votes", (EYE, COEF, LEVEL, np.ones((D, D)), RULES)),
+    ("head_rule_votes", (EYE, COEF, LEVEL, np.full((D, D), D**-0.5), RULES)),
     ("head_rule_votes", (EYE, COEF, LEVEL, 1.0, RULES)),
     ("head_rule_votes", (EYE, COEF, LEVEL, LINE, -RULES)),
     ("head_rule_votes", (EYE, COEF, LEVEL, LINE, RULES * [2, 1, 1, 1, 1])),

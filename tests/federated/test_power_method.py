@@ -87,10 +87,8 @@ def test_opened_totals_are_the_central_integers_plus_the_shares(name):
         exact_releases += not per_client
     assert exact_releases or name == "interaction"
     assert model.privacy_spent_.epsilon == estimator.epsilon
-    assert {line.mechanism for line in model.releases_} <= {
-        "distributed gaussian",
-        "paid, not read",
-    }
+    mechanisms = {line.mechanism for line in model.releases_}
+    assert mechanisms <= {"distributed gaussian", "paid, not read"}
 
 
 # -- privacy ---------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from skdp import DPPCA, DPRidge, DPTraceRegressor, DPTruncatedSVD, PrivacyError
+from skdp import DPPCA, DPRidge, DPTraceRegressor, DPTruncatedSVD, PrivacyError, PrivacyLedger
 from skdp.model_selection import PrivateScorer, make_private_scorer
 from skdp.preprocessing import RowClipper
 from skdp.queries.regression import LossQuery
@@ -236,6 +236,14 @@ def test_a_row_has_one_loss_whatever_the_shape_of_y(loss, n_targets):
             rows, y = [*data[0], [row] * 4], [*data[1], [target] * n_targets]
             change = float(total(rows, y).answer(0.0)) - float(bounded.answer(0.0))
             assert abs(change) <= bounded.bound.l2
+
+
+def test_a_score_that_fails_when_something_was_read_is_paid(monkeypatch):
+    scorer, model = make_private_scorer("squared_error", (0.0, 1.0)), Constant()
+    monkeypatch.setattr(LossQuery, "count", lambda _: 1 / 0)  # the total was read before
+    with PrivacyLedger(9, 1e-5) as ledger:
+        refuses(ZeroDivisionError, "zero", scorer, model, X, Y)
+    assert ledger.spent.epsilon > 0.7
 
 
 def test_other_targets_and_more_losses_than_rows_are_refused():

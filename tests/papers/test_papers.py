@@ -376,14 +376,12 @@ def test_printed_constants_of_personal_models_spend_less_than_they_say():
 def pair_of_users(data, user, other, adjacency):
     """Add a user to data, before all others; the neighbour has none, or another one."""
     X, y, groups = data
-    first, second = (
-        FitData(
-            np.vstack([X, rows]),
-            np.append(y, targets),
-            {"groups": np.append(groups, [-1] * len(rows))},
-        )
-        for rows, targets in (user, other)
-    )
+
+    def with_one(rows, targets):
+        codes = np.append(groups, [-1] * len(rows))
+        return FitData(np.vstack([X, rows]), np.append(y, targets), {"groups": codes})
+
+    first, second = (with_one(*each) for each in (user, other))
     return first, second if adjacency == "replace" else FitData(X, y, {"groups": groups})
 
 

@@ -302,10 +302,9 @@ def test_integer_answers_approach_the_exact_ones(unit, name, rng):
     assert np.allclose(value, exact, rtol=2e-4, atol=0.05)
 
 
-@pytest.mark.thorough
 @each_release
 def test_forms_and_types_of_rows_give_the_same_bits(unit, name, tmp_path, rng):
-    groups = [np.maximum(rng.standard_normal((m, D)), 0.2) for m in (1, 4, 30) * 5]
+    groups = [np.maximum(rng.standard_normal((m, D)), 0.2) for m in (1, 4, 9) * 3]
     groups = [np.where(rows > 0.2, rows, 0.0).astype(np.float32) for rows in groups]
 
     def mapped(X):
@@ -370,8 +369,6 @@ def test_narrowed_queries():
     kept = np.array([0, 3])
     full = query(X, "add_remove", C=math.inf)
     assert np.allclose(full.centered(center).gram().answer(0.0), (X - center).T @ (X - center))
-    sparse = query(sp.csr_array(X), "add_remove", C=math.inf).centered(center)
-    assert np.allclose(sparse.gram().answer(0.0), (X - center).T @ (X - center))
     assert np.allclose(full.columns(kept).gram().answer(0.0), (X.T @ X)[np.ix_(kept, kept)])
     assert np.trace(full.clipped(0.5).gram().answer(0.0)) <= 50 * 0.25 + 1e-9
     assert seen(query(X, "add_remove", 9.0)).clipped(0.5).square_sum().answer(1e-6) <= 50 * 0.25e6

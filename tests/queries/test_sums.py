@@ -134,15 +134,15 @@ HOSTILE = np.array([[0.0], [0.5], [-0.5], [1.0], [3.0], [1e200], [np.nan], [np.i
 def test_zeros_and_what_is_not_finite_add_nothing(kind, above):
     """Below 1: .5, -.5, 1 and 1e-300; above: 3, and 1e200 where targets are not cut.
 
-    Below infinity are all of them: half of their number is a rank, with the bound of one.
+    Below infinity are all of them, and none below -1: half of their number is a rank then.
     """
     expected = (4 - above) / 2
     X = np.hstack([HOSTILE, np.zeros((len(HOSTILE), 1))])
     query = KEPT[kind](X, "add_remove")
     assert query.kept_below(1.0).answer(0.0) == expected
     assert query.kept_below(1.0).answer(2.0**-10) == expected * 2**10
-    assert query.kept_below(math.inf).answer(0.0) == (4 + above) / 2
-    assert query.kept_below(math.inf).bound.l2 == 0.5
+    for end, rank in ((math.inf, (4 + above) / 2), (-1.0, -(4 + above) / 2)):
+        assert query.kept_below(end).answer(0.0) == rank and query.kept_below(end).bound.l2 == 0.5
     kept = X[[1, 2, 3, 4, 5, 8]]
     assert KEPT[kind](kept, "add_remove").kept_below(1.0).answer(0.0) == expected
 

@@ -274,13 +274,9 @@ def test_containers_and_dtypes_agree(container, rng):
     X = rng.standard_normal((60, D)).astype(np.float32)
     X[X < 0.3] = 0
     y, codes = rng.standard_normal((60, 1)), rng.integers(0, 9, 60)
-    answers = [
-        bounded("votes", UserQuery(UserRows(A, y, codes, True), adjacency="add_remove")).answer(
-            1e-9
-        )
-        for A in (X.astype(float), container(X))
-    ]
-    assert np.array_equal(*answers)
+    users = (UserRows(A, y, codes, True) for A in (X.astype(float), container(X)))
+    queries = (UserQuery(each, adjacency="add_remove") for each in users)
+    assert np.array_equal(*(bounded("votes", query).answer(1e-9) for query in queries))
 
 
 def test_no_users_is_no_trouble():

@@ -378,11 +378,8 @@ def degenerate(d=4):
         yield np.tile(X[:1], (m, 1)) * 1e-9, y * 1e9
 
 
-WAYS = [
-    {},
-    {"loss": "huber", "head_selection": "per_user"},
-    {"fit_intercept": False, "whiten": False},
-]
+HUBER = {"loss": "huber", "head_selection": "per_user"}
+WAYS = [{}, HUBER, {"fit_intercept": False, "whiten": False}]
 
 
 @pytest.mark.thorough

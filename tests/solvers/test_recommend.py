@@ -14,13 +14,9 @@ def signal_of(size):
     return lambda *_: size
 
 
+KINDS = ("gram", 0.2, True), ("gram", 0.05, False), ("one_shot", 0.05, False)
 ROWS, CELLS, FLIPS = (
-    Route(name, signal_of(300.0), lambda _: 4000, least, pairs)
-    for name, least, pairs in (
-        ("gram", 0.2, True),
-        ("gram", 0.05, False),
-        ("one_shot", 0.05, False),
-    )
+    Route(name, signal_of(300.0), lambda _: 4000, least, pairs) for name, least, pairs in KINDS
 )
 POPULARITY = Route("popularity", signal_of(0.0), lambda _: 1)
 SHARES = {  # route, mean count of a user, deviations of noise between neighbours in order, share

@@ -11,6 +11,7 @@ from skdp.privacy.gate import session as gate
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.noise.words import make_source
 from skdp.testing import (
+    AuditReport,
     Transcript,
     audit,
     distribution_free_mu,
@@ -95,13 +96,15 @@ def test_faults_are_seen():
     with record_transcript() as transcript:
         s = session()
         bounded = integers(np.ones(2))
-        grant = s.grant(bounded.bound, 1.0)
+        grant, twice = (s.grant(bounded.bound, 0.5) for _ in range(2))
         grant.open(bounded.answer)
         s._read(bounded.answer, grant)
         unpaid = gate.Grant(s, bounded.bound, "gaussian", 1.0, 1.0)
         s._read(bounded.answer, unpaid)
-    assert "after it was opened" in transcript.faults[0]
-    assert "before it was paid" in transcript.faults[1]
+        s._read(bounded.answer, twice)
+        twice.open(bounded.answer)
+    words = ("after it was opened", "before it was paid", "read 2 times for one opening")
+    assert all(map(str.__contains__, transcript.faults, words)) and len(transcript.faults) == 3
 
 
 # -- shifts ----------------------------------------------------------------------------------------
@@ -276,6 +279,12 @@ def test_statistical_audit_of_a_choice():
 
 
 # -- bounds of the privacy parameter from many runs ------------------------------------------------
+
+
+@pytest.mark.parametrize("bound", ["gaussian_bound", "distribution_free_bound", "epsilon_bound"])
+def test_each_bound_says_alone_that_a_claim_is_exceeded(bound):
+    claimed = dict.fromkeys(AuditReport.__annotations__, 1.0)
+    assert not AuditReport(**claimed).flagged and AuditReport(**claimed | {bound: 1.1}).flagged
 
 
 @pytest.mark.deep

@@ -69,13 +69,9 @@ def searched(kind, strategy):
 
 def reported(**sketch):
     def run(X, y, groups):
-        return [
-            (report.values, report.noise_scale, report.privacy_spent)
-            for report in (
-                randomize_row(row, clip_norm=1.0, epsilon=1.0, delta=1e-6, **sketch)
-                for row in X[:2]
-            )
-        ]
+        budget = {"clip_norm": 1.0, "epsilon": 1.0, "delta": 1e-6}
+        reports = (randomize_row(row, **budget, **sketch) for row in X[:2])
+        return [(report.values, report.noise_scale, report.privacy_spent) for report in reports]
 
     return run
 

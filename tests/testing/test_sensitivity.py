@@ -111,10 +111,9 @@ def test_l1_is_attacked_too():
         )
 
 
-def wrong(**changes):
+def wrong(answer=np.asarray, size=lambda A: 1.0):
     def release(A):
-        bounded = RowQuery(A, clip_norm=1.0, adjacency="add_remove").gram()
-        answer = changes.get("answer", lambda value: value)
+        bounded = RowQuery(A, clip_norm=size(A), adjacency="add_remove").gram()
         return Bounded(bounded.bound, lambda step: answer(bounded.answer(step)))
 
     return release
@@ -125,18 +124,19 @@ def fail(value):
 
 
 @pytest.mark.parametrize(
-    ("answer", "message"),
+    ("release", "message"),
     [
-        (lambda v: v.astype(float), "int64"),
-        (lambda v: v[:1], "shape"),
-        (lambda v: np.triu(v), "symmetric"),
-        (fail, "ZeroDivisionError"),
+        (wrong(lambda v: v.astype(float)), "int64"),
+        (wrong(lambda v: v[:1]), "shape"),
+        (wrong(np.triu), "symmetric"),
+        (wrong(fail), "ZeroDivisionError"),
+        (wrong(size=lambda A: 1.0 + A.shape[0]), "depends on private data"),
     ],
-    ids=["floats", "shape", "symmetry", "exception"],
+    ids=["floats", "shape", "symmetry", "exception", "bound"],
 )
-def test_answers_of_the_wrong_form(answer, message):
+def test_answers_of_the_wrong_form(release, message):
     with pytest.raises(AssertionError, match=message):
-        check_sensitivity(lambda A: A, wrong(answer=answer), max_starts=20, n_climb=0)
+        check_sensitivity(lambda A: A, release, max_starts=20, n_climb=0)
 
 
 @pytest.mark.parametrize("form", FORMATS)

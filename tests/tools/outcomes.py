@@ -17,12 +17,7 @@ from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.ledger import PrivacyLedger
 from skdp.testing._transcripts import record_transcript, replaced
 
-_SKLEARN_STATE = {
-    "_sklearn_output_config",
-    "_metadata_request",
-    "_reservation_key",
-    "_released_names",
-}
+_STATE = {"_sklearn_output_config", "_metadata_request", "_reservation_key", "_released_names"}
 PRIVATE = "_private"  # per-user parts that are never published (joint differential privacy)
 
 
@@ -37,7 +32,7 @@ class Outcome(NamedTuple):
 def fitted_attributes(estimator) -> dict[str, Any]:
     """Return what fit has put on the estimator, the secrets of its owner aside."""
     params = set(estimator.get_params(deep=False))
-    hidden = params | _SKLEARN_STATE | {PRIVATE, "_acknowledged"}
+    hidden = params | _STATE | {PRIVATE, "_acknowledged"}
     return {name: value for name, value in vars(estimator).items() if name not in hidden}
 
 

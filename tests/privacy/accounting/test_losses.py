@@ -298,7 +298,8 @@ def test_half_eta_gdp_would_be_wrong_for_bounded_range():
 
 def test_mu_beside_nothing_is_mu():
     for epsilon, delta in [(0.1, 1e-9), (1.0, 1e-6), (8.0, 0.1), (math.inf, 1e-6)]:
-        assert mu_with_pure(epsilon, delta, 0.0) == mu_from_epsilon_delta(epsilon, delta)
+        mu, beside = (mu_with_pure(epsilon, delta, pure) for pure in (0.0, 1e-3))
+        assert (beside < mu or epsilon == math.inf) and mu == mu_from_epsilon_delta(epsilon, delta)
     assert mu_with_pure(math.inf, 1e-6, 1.0) == math.inf
 
 
@@ -351,9 +352,11 @@ def test_against_the_pld_accountant(losses):
 def test_events_of_the_ends():
     dpa = pytest.importorskip("dp_accounting")
     assert to_dp_event([("gaussian", 0.0), ("pure", 0.0)]) == dpa.ComposedDpEvent([])
-    assert to_dp_event([("range", math.inf)]) == dpa.ComposedDpEvent([dpa.NonPrivateDpEvent()])
+    for bare in (("range", math.inf), ("delta", 1e-3)):
+        assert to_dp_event([bare]) == dpa.ComposedDpEvent([dpa.NonPrivateDpEvent()])
     event = dpa.dp_event.DiscreteLaplaceDpEvent(0.5, 1)  # as randomised response
-    assert to_dp_event([("pure", 0.5)]) == dpa.ComposedDpEvent([event])
+    for kind in ("pure", "range"):
+        assert to_dp_event([(kind, 0.5)]) == dpa.ComposedDpEvent([event])
     assert to_dp_event([("gaussian", 0.25)]) == dpa.ComposedDpEvent([dpa.GaussianDpEvent(4.0)])
 
 

@@ -204,9 +204,11 @@ def test_choice_needs_epsilon_set_aside():
     assert session(math.inf).choose(scores([1.0, 5.0, 3.0]), 0.5) == 1
 
 
-def test_pure_and_gaussian_parts_share_one_budget():
-    gate = session(pure=0.2)
+def test_pure_and_gaussian_parts_share_one_budget(monkeypatch):
+    gate, rates = session(pure=0.2), []
+    monkeypatch.setattr(noise, "gumbel_choice", lambda *asked: rates.append(asked[2]))
     gate.choose(scores([1.0, 2.0, 3.0]), 1.0)
+    assert [gate.ledger[0].noise_scale * rate for rate in rates] == pytest.approx([2.0**-32], abs=0)
     gate.release(constant(VECTOR), 1.0)
     assert gate.ledger[0].noise_scale * 0.2 > 1 + 2.0**-32  # two scores are rounded
     spent = gate.spent()
@@ -246,14 +248,14 @@ def test_what_is_left_out_is_paid_all_the_same(delta, kind):
 def test_first_answers_may_take_a_delta():
     """At e^epsilon nothing diverges more than if Gaussian noise always followed, which is tight."""
     for first in (0.01, 0.3, 0.6):
-        gate = session(delta=0.0)
+        gate = session(delta=0.0, source=SeededSource(0))
         gate.leave_open(1e-6)
-        gate.release(constant(VECTOR), first)
+        drawn = (grant := gate.grant(VECTOR, first)).draw()
         for late in (gate, session()):  # one has spent, the other is not pure
             refuses(PrivacyError, "has spent nothing", late.leave_open, 1e-6)
         assert gate.spent().losses == (("pure", 1.0), ("delta", 1e-6))  # of all that may follow
         gate.take_delta()
-        assert gate.left("pure") == 0
+        assert gate.left("pure") == 0 and np.array_equal(grant.draw(), drawn)  # it stays Laplace
         if first < 0.5:
             gate.release(constant(VECTOR), 1.0)
             spent, either = gate.spent(), ([gate.ledger[1].loss], [Loss("pure", 1.0 - first)])
@@ -299,7 +301,7 @@ def test_card_says_seeded_first():
     assert str(card).startswith("SEEDED")
     assert card._repr_html_().index("SEEDED") < card._repr_html_().index("Guarantee")
     assert "vector" in str(card)
-    assert len(repr(gate.spent())) <= 32
+    assert repr(gate.spent()).startswith("SEEDED") and len(repr(gate.spent())) <= 32
 
 
 # -- what a hostile review broke once --------------------------------------------------------------
@@ -565,7 +567,7 @@ def test_an_ask_hands_out_releases_only():
     assert ask.total(2, share=0.1) == ((("total", (2,)),), ANSWERED, 0.1)
     path, _, _ = ask.restricted(3.0).restricted(2.0).total(share=0.1)
     assert path == (("restricted", (3.0,)), ("restricted", (2.0,)), ("total", ()))
-    for name in ("_rows", "_read", "nothing"):
+    for name in ("_rows", "_with", "nothing"):
         refuses(AttributeError, "no release", getattr, ask, name)
     refuses(PrivacyError, "neither a release", ask.size)
     refuses(TypeError, "share", ask.total)

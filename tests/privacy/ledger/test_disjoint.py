@@ -126,10 +126,10 @@ def test_kinds_that_come_first_only_come_outside_of_parts():
 # -- units ----------------------------------------------------------------------------------------
 
 
-def reserve(unit, adjacency, whole_groups=False, ledger=None):
+def reserve(unit, adjacency, whole_groups=False, ledger=None, key="k"):
     taken = fit(Loss("gaussian", 0.1), unit=unit, adjacency=adjacency)
-    ledger = PrivacyLedger(3, 1e-5, adjacency=ledger)
-    with ledger, ledger.partition("k", ["a"], whole_groups=whole_groups) as part, part("a"):
+    ledger = ledger or PrivacyLedger(3, 1e-5)
+    with ledger, ledger.partition(key, ["a"], whole_groups=whole_groups) as part, part("a"):
         return ledger._book.reserve(taken)
 
 
@@ -154,8 +154,12 @@ def test_units_that_may_touch_two_parts_are_refused(unit, adjacency):
 
 def test_a_replaced_row_and_a_group_that_nobody_declared_whole_are_refused():
     with pytest.raises(PrivacyError, match=r"one row \(replace\) may touch more than one part"):
-        reserve("row", "add_remove", ledger="replace")
-    refuses(PrivacyError, "whole_groups=True", reserve, "group", "add_remove")
+        reserve("row", "add_remove", ledger=PrivacyLedger(3, 1e-5, adjacency="replace"))
+    by_another_rule = PrivacyLedger(3, 1e-5)
+    reserve("group", "add_remove", True, by_another_rule)
+    for ledger in (None, by_another_rule):
+        asked = "group", "add_remove", False, ledger, "another key"
+        refuses(PrivacyError, "whole_groups=True", reserve, *asked)
 
 
 # -- who is inside --------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import joblib
 import numpy as np
@@ -197,6 +198,9 @@ def test_the_list_of_processes_is_read_again_only_for_an_ancestor(monkeypatch, t
     """Files of others, of killed processes, and of this one ask for nothing after the first."""
     monkeypatch.setattr(scope, "_PLACES", (str(tmp_path),))
     monkeypatch.setattr(scope, "_SEEN", {})
+    with monkeypatch.context() as patch:  # where /proc is closed parents are known
+        patch.setattr("builtins.open", Mock(side_effect=PermissionError))
+        assert str(os.getppid()) in scope._ancestors()
     read, ancestors = [], {"41", "42"}
     monkeypatch.setattr(scope, "_ancestors", lambda: read.append(1) or set(ancestors))
     withdraw = scope.announce("own", scope.LedgerFile("here"))
