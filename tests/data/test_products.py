@@ -7,12 +7,8 @@ import pytest
 import scipy.sparse as sp
 from sklearn.pipeline import make_pipeline
 
-<<<<<<< HEAD
 from skdp import DPPCA, DPGridSearchCV, DPIncrementalPCA, DPStandardScaler, DPTruncatedSVD
-=======
-from skdp import DPPCA, DPTruncatedSVD
 from skdp.data import products
->>>>>>> plants2
 from skdp.data.products import GRID_BITS, IntegerSketch, SketchMap, _halves, _powers, row_products
 from skdp.decomposition._base import each_by_itself
 

@@ -415,13 +415,8 @@ def test_callbacks_and_printing_do_not_count_the_runs(who, capsys):
 @pytest.mark.thorough
 def test_a_search_in_a_search_carries_the_receipt_of_the_outer_one():
     inner = ridge_search(RowClipper(), {"ridge__alpha": [1.0, 2.0]}, strategy="compose")
-<<<<<<< HEAD
     grid = {"score_budget_fraction": [0.1, 0.2]}
     outer = DPGridSearchCV(inner, grid, inner.scoring, strategy="random_stopping").fit(X, X[:, 0])
-=======
-    options = {"scoring": inner.scoring, "strategy": "random_stopping"}
-    outer = DPGridSearchCV(inner, {"score_budget_fraction": [0.1, 0.2]}, **options).fit(X, X[:, 0])
->>>>>>> plants2
     pipe = outer.best_estimator_.best_estimator_
     for part in (outer.best_estimator_, pipe, pipe[-1]):
         assert part.privacy_spent_ == outer.privacy_spent_
