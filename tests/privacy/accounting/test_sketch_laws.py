@@ -48,6 +48,7 @@ def test_known_inflation_of_the_noise():
         assert SketchMixture(((mu, (1,)),)).delta(1.0) >= delta_from_mu_epsilon(mu, 1.0)
     for epsilon in (0.1, 1.0, 4.0):  # beyond its inflection the curve lies below this tangent
         slope, place = accounting._steepest(epsilon)
+        assert place**2 + 4 * place == pytest.approx(4 * epsilon**2)  # to it the curve is convex
         near = [delta_from_mu_epsilon(math.sqrt(place * (1 + h)), epsilon) for h in (-1e-4, 1e-4)]
         assert slope == pytest.approx((near[1] - near[0]) / (2e-4 * place), rel=1e-6)
 
