@@ -4,10 +4,10 @@ Notation: x is a row of norm at most C, v the q targets of the record, cut to pu
 scaled to norm at most t, c the bias of the intercept. A record longer than C is weighted down as a
 whole: f = min(1, C/|x|), u = f (x, c), f v. This is least squares with weights f^2, which keeps a
 linear relation between x and y; a row that is shortened next to an unchanged target breaks it. A
-group of m records is weighted down as a whole, where the mean square of its (x, c) exceeds U^2 =
-C^2 + c^2; its records count 1/sqrt(m) each (see `skdp.queries.sums`). Products of rows with targets
-alone scale longer rows down, and leave targets and biases unchanged, because no squares must match
-them.
+group of m records is weighted down as a whole, where the mean square of its (x, c) exceeds
+U^2 = C^2 + c^2; its records count 1/sqrt(m) each (see `skdp.queries.sums`). Products of rows with
+targets alone scale longer rows down, and leave targets and biases unchanged, because no squares
+must match them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fits of one user, made for many users at once: what a user computes alone, from public arrays.
 
-Notation: arrays start with (users, rows): features F are (n, m, q), targets Y are (n, m, p). With K
-= FF' + t 11' (t the prior variance of the intercept, inf: free) and B = lam (K + lam)^-1, a ridge
+Notation: arrays start with (users, rows): features F are (n, m, q), targets Y are (n, m, p). With
+K = FF' + t 11' (t the prior variance of the intercept, inf: free) and B = lam (K + lam)^-1, a ridge
 fit leaves the residuals BY, and (BY)_i / B_ii is the residual of row i when it was left out: exact,
 for a free intercept too. Other losses are a fixed number of ridge fits to pseudo-responses, which
 decrease the loss at each step; nothing stops early, so the number of steps reveals nothing about
