@@ -80,6 +80,8 @@ def test_delta_falls_and_ends_well():
     deltas = [mixture.delta(e) for e in (0.0, 0.1, 0.5, 1.0, 3.0, 10.0, math.inf)]
     assert deltas == sorted(deltas, reverse=True) and deltas[0] == 1.0 and deltas[-1] == 0.0
     assert SketchMixture(((1e-170, (5,)),)).delta(1e-9) < 1e-30  # its square is no float
+    edges, atoms, _ = accounting._chi_square(5)
+    assert atoms[-1] > chi2.sf(5 * edges[-1], 5)  # what is beyond the cells, and of the last one
 
 
 # -- composition -----------------------------------------------------------------------------------
