@@ -65,8 +65,7 @@ def _share_lost(origin, x, found):
     """
     whole = _distance(x, origin)
     lost = np.zeros_like(whole)
-    with np.errstate(invalid="ignore"):
-        return np.divide(_distance(x, found), whole, out=lost, where=whole != 0)
+    return np.divide(_distance(x, found), whole, out=lost, where=whole != 0)
 
 
 # name -> (method of the model, function (target, prediction) -> loss); without a method, losses of
