@@ -64,8 +64,7 @@ def _share_lost(origin, x, found):
     NaN.
     """
     whole = _distance(x, origin)
-    lost = np.zeros_like(whole)
-    return np.divide(_distance(x, found), whole, out=lost, where=whole != 0)
+    return np.divide(_distance(x, found), whole, out=np.zeros_like(whole), where=whole != 0)
 
 
 # name -> (method of the model, function (target, prediction) -> loss); without a method, losses of
