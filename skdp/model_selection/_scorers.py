@@ -171,11 +171,10 @@ class PrivateScorer:
 
     def check_meaning(self, unit: Any, adjacency: Any) -> Any:
         """Raise if the scorer's unit or adjacency differs from that of the fits."""
-        mine = self.privacy_unit, self.adjacency
-        if mine != (unit, adjacency):
+        if (self.privacy_unit, self.adjacency) != (unit, adjacency):
             raise PrivacyError(
-                f"the scorer protects one {mine[0]} ({mine[1]}), and the fits one {unit} "
-                f"({adjacency}): the two do not add up. Give make_private_scorer the same "
+                f"the scorer protects one {self.privacy_unit} ({self.adjacency}), and the fits one "
+                f"{unit} ({adjacency}): the two do not add up. Give make_private_scorer the same "
                 "'privacy_unit' and 'adjacency'."
             )
 
