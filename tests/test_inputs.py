@@ -15,7 +15,7 @@ from sklearn.base import clone
 import skdp
 from skdp import federated
 from skdp._inputs import checked_updates
-from skdp.data.blocks import DenseRows, as_array
+from skdp.data.blocks import DenseRows, as_array, plain_block
 from skdp.decomposition import randomize_row
 from skdp.graph import DPSpectralEmbedding
 from skdp.model_selection import split_interactions
@@ -241,6 +241,10 @@ def test_a_source_that_is_no_table_of_its_width_is_refused_before_it_is_charged(
         with skdp.PrivacyLedger(epsilon=2.0) as ledger, pytest.raises(ValueError, match="to_numpy"):
             skdp.DPPCA(1).fit(Rows(made))
         assert ledger.entries == ()
+    rows = Rows(TABLE)
+    rows.blocks = lambda: iter([{}[SECRET]])
+    with pytest.raises(skdp.PrivacyError, match="not shown"):
+        skdp.DPPCA(1).fit(rows)
     rows = SimpleNamespace(n_features=D, blocks=lambda: iter([TABLE]))
     with pytest.raises(TypeError, match=r"needs the methods \['n_rows', 'parts'\] too"):
         skdp.DPPCA(1).fit(rows)
@@ -249,8 +253,10 @@ def test_a_source_that_is_no_table_of_its_width_is_refused_before_it_is_charged(
 
 
 def test_indices_outside_of_a_shape_are_refused():
-    X = sp.csr_array((np.ones(1), [10**6], [0] + [1] * N), shape=(N, D))  # foreign memory
-    assert "indices outside" in told(lambda: skdp.DPPCA(1).fit(X))
+    X = sp.csr_array((np.ones(1), [D], [0] + [1] * N), shape=(N, D))  # foreign memory
+    for read in (skdp.DPPCA(1).fit, skdp.DPPCA(1).fit, plain_block):
+        assert "indices outside" in told(partial(read, X))
+        X = sp.csc_array((np.ones(1), [N], [0] + [1] * D), shape=(N, D))
 
 
 def test_blocks_keep_what_is_masked_or_no_number_out():

@@ -136,3 +136,4 @@ def test_what_is_exact_in_one_dtype_gets_it():
 def test_classes_are_looked_up_by_value():
     classes = np.array([0, 1])
     assert class_numbers([1.0, True, "1", np.nan, [1]], classes).tolist() == [1, 1, -1, -1, -1]
+    assert class_numbers(np.ma.masked_equal([0, 1], 1), classes).tolist() == [0, -1]

@@ -166,9 +166,8 @@ def of_interactions(estimator, n, d, nnz):
     rows = R.toarray() / np.sqrt(np.maximum(np.diff(R.indptr), estimator.unit_bound or 5))[:, None]
     values = np.linalg.svd(rows, compute_uv=False) ** 2
     k = estimator.n_components
-    plan = estimator.plan(
-        n, d, nnz=R.nnz, signal=float(values[:k].sum() / values.sum()), apart=True
-    )
+    signal = float(values[:k].sum() / values.sum())
+    plan = estimator.plan(n, d, nnz=R.nnz, signal=signal, apart=True)
 
     def lost():
         V = clone(estimator).fit(R).components_

@@ -319,7 +319,7 @@ class FederatedClient:
         try:
             self._charge()
         except Exception:  # the ledger keeps the reason, which the server must not learn
-            raise PrivacyError("a PrivacyLedger here has too little left; nothing was sent.") from None
+            raise PrivacyError("a PrivacyLedger has too little left; nothing was sent.") from None
 
     def respond(self, request: bytes) -> WordArray:
         """Return this client's noisy integers for one step: for a secure sum only.

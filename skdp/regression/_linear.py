@@ -291,7 +291,7 @@ class Releases:
         parts = [self.shares[name] for name in ("columns", "target_bounds")[: 1 + with_targets]]
         if centered and self.n is None:
             self.n, parts = count_rows(query, parts)
-        default_split = self.estimator.bounds is None and self.estimator.budget_split == "auto"
+        default_split = self.estimator.budget_split == "auto"
         if centered and not with_targets and default_split:
             shortage = rows_for_scales(self.d, self.unit_noise / math.sqrt(parts[0])) / self.n
             extra = parts[0] * min(max(shortage**2 - 1, 0.0), 1.0) * (shortage < 2.5)
@@ -485,7 +485,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
     def _default_shares(self, learns, screened, dense):
         shares = {"regression_moments": 1.0, "clip_norm": 0.05}
         if learns:
-            shares["columns"] = 0.2 if self.bounds is None and not screened else 0.1
+            shares["columns"] = 0.1 if screened else 0.2
         if screened:
             # Columns of dense rows have common factors, which products do not distinguish.
             products_share = _SUMS[hasattr(self, "classes") and not dense]

@@ -56,7 +56,7 @@ def test_no_rows_and_empty_rows(make):
 def test_sums_of_many_blocks_stay_exact(monkeypatch):
     """Integers of blocks are added as floats below 2**53 only."""
     monkeypatch.setattr(blocks, "BLOCK_ROWS", 8)
-    source, one = InBlocks(*[np.ones((8, 1))] * 100), 2**49 + 1
+    source, one = InBlocks(*[np.ones((8, 1))] * 100), 2**52 - 1
     total = blocks.sum_rows(source, lambda _: np.array([float(one)]), (1,), exact=True, n_jobs=1)
     assert total.tolist() == [100 * one]
 

@@ -64,6 +64,9 @@ def test_a_bad_block_is_refused_before_any_cost(content, message, npy, tmp_path)
 def test_other_bad_files(npy, npz, tmp_path):
     sp.save_npz(tmp_path / "csc.npz", S.tocsc())
     refuses(ValueError, "CSR matrices", skdp.DPPCA(2).fit, [tmp_path / "csc.npz"])
+    pickled = {"format": np.array("csr", object), "shape": S.shape, "data": S.data}
+    np.savez(tmp_path / "pickled.npz", **pickled)
+    refuses(ValueError, "cannot be read", skdp.DPTruncatedSVD(2).fit, [tmp_path / "pickled.npz"])
     refuses(ValueError, "is not a file", skdp.DPPCA(2).fit, [tmp_path / "missing.npy"])
     refuses(ValueError, "^a text in X is not a file", skdp.DPPCA(2).fit, ["a private word"])
     refuses(ValueError, "same columns and kind", skdp.DPPCA(2).fit, [npy[0], npz[0]])

@@ -6,6 +6,7 @@ import scipy.sparse as sp
 from sklearn.base import clone
 
 from skdp import DPPCA, DPRidge, DPRidgeClassifier, DPTraceRegressor, DPTruncatedSVD
+from skdp.data.blocks import row_source
 from skdp.decomposition import DPIncrementalPCA
 from skdp.preprocessing import DPStandardScaler
 from skdp.queries.columns import ColumnQuery
@@ -90,6 +91,7 @@ def test_rows_of_another_type_give_the_fit_of_floats(monkeypatch, estimator, uni
 def test_rows_of_another_type_are_counted_once(monkeypatch, dtype):
     monkeypatch.setattr("skdp.data.blocks.BLOCK", 64)
     rows = np.arange(400).reshape(100, 4).astype(dtype)
+    assert {block.dtype.char for block in row_source(rows).blocks()} == {"d"}
     ask = ColumnQuery(rows, adjacency="add_remove").grid(np.array([[40.0, 200.0, 320.0]] * 4))
     for i in range(3):
         exact = (rows <= [40, 200, 320][i]).sum(axis=0) - 50.0

@@ -479,10 +479,7 @@ def test_shares_of_the_automatic_route(wide):
         ({"algorithm": "gram", "clip_norm": 20.0, "privacy_unit": "entry"}, {"n_iter": 3}),
         ({"algorithm": "gram", "privacy_unit": "interaction"}, {"n_oversamples": 2}),
         ({"algorithm": "one_shot", "privacy_unit": "entry"}, {"n_iter": 2}),
-        (
-            {"algorithm": "deflation", "privacy_unit": "frobenius", "delta": 0.0},
-            {"n_oversamples": 2},
-        ),
+        ({"algorithm": "deflation", "privacy_unit": "frobenius", "delta": 0}, {"n_oversamples": 2}),
         ({"algorithm": "alternating", "privacy_unit": "entry"}, {"clip_norm": 20.0}),
     ],
 )

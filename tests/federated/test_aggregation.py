@@ -365,9 +365,7 @@ def test_steps_only_go_forward():
     scene.client.handle(scene.forge(Kind.OPEN, body, step=5))
     for step in (0, 4, 5):
         refuse(scene.client, scene.forge(Kind.OPEN, body, step=step), "already answered")
-    refuse(
-        scene.client, scene.messages[0], "another step"
-    )  # the old step's unmasking comes too late
+    refuse(scene.client, scene.messages[0], "another step")  # the old unmasking comes too late
 
 
 def test_secrets_are_new_in_every_step():
@@ -690,10 +688,7 @@ def test_states_add_up_modulo_two_to_the_64(rng):
     with np.errstate(over="ignore"):
         expected = np.sum(states, axis=0)
     complete = AggregationConfig(S)
-    for connect in (
-        UnmaskedAggregator,
-        lambda callbacks: simulated_aggregator(callbacks, complete),
-    ):
+    for connect in (UnmaskedAggregator, lambda clients: simulated_aggregator(clients, complete)):
         assert np.array_equal(StateSum(connect)(states), expected)
 
 

@@ -240,7 +240,7 @@ LIES = {
     "no V": product(0 * V), "nan scale": only("kept_below", (math.nan,)),
     "nan threshold": only("norms_above", (math.nan,)), "narrow V": product(V[:5]),
     "vector V": product(V[:, 0]), "oblique V": calls(Call("tangent", (2 * V, 3.0)), Call("sums")),
-    "vanishing clip": calls(Call("sums"), clip=5e-324),
+    "vanishing clip": calls(Call("sums"), clip=5e-324), "wide V": product(np.ones((12, 13))),
     "bursting clip": calls(Call("gram_product", (V,)), clip=1e200),
     "bursting corner": calls(Call("moment", (1e200,))),
     "sizes without a clip": {"calls": (Call("tangent", (V, 3.0)), Call("sizes_above", (1.0,)))},

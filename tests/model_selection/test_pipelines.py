@@ -222,9 +222,7 @@ UNVERIFIED = {
     "unknown": Mystery(),
     "a function of all rows": FunctionTransformer(lambda X: X - X.mean(axis=0)),
     "a function dressed as a ufunc": FunctionTransformer(np.frompyfunc(float, 1, 1)),
-    "columns by a function of the rows": by_columns(
-        ("a", Normalizer(), lambda X: [int(X.sum()) % 2])
-    ),
+    "columns by a function of rows": by_columns(("a", Normalizer(), lambda X: [int(X.sum()) % 2])),
 }
 PIPES |= {
     step: (make_pipeline(unverified, DPRidge()), [(type(unverified).__name__.lower(), NOT)])
@@ -423,9 +421,8 @@ def test_what_a_fitted_object_holds_is_said_by_one_attribute():
     search = DPGridSearchCV(DPPersonalizedRegressor(1), {}, SCORER)
     search.best_estimator_ = model
     assert search.private_state == model.private_state
-    assert "PRIVATE STATE" in str(model.privacy_report()) and "public_copy()" in str(
-        model.privacy_report()
-    )
+    said = str(model.privacy_report())
+    assert "PRIVATE STATE" in said and "public_copy()" in said
     with pytest.warns(PrivacyWarning, match="holds an exact model for each user"):
         pickle.dumps(model)
     public = model.public_copy()

@@ -181,9 +181,7 @@ def test_users_need_groups_and_norms_have_no_score():
 @pytest.mark.parametrize("unit", ["row", "group", "label", "entry", "interaction"])
 def test_a_bound_is_what_a_unit_moves(unit, adjacency):
     """A unit that is changed, or that is there or not, moves its loss by as much as that."""
-    scorer = make_private_scorer(
-        "absolute_error", (0.0, 3.0), adjacency=adjacency, privacy_unit=unit
-    )
+    scorer = make_private_scorer("absolute_error", (0, 3), adjacency=adjacency, privacy_unit=unit)
     k = 5 if unit == "group" else 1  # rows of the first unit, which count by their mean
     groups = {"groups": np.maximum(np.arange(40), k - 1)} if unit == "group" else {}
     low, high = (

@@ -614,3 +614,5 @@ def test_core_sums_do_not_overflow():
     one, many, more = (bounded.answer(step).astype(float) for bounded in answers)
     assert np.linalg.norm(more - many) <= answers[0].bound.l2_steps(step)
     assert np.allclose(many, 200_000 * one, atol=200_000)
+    split = query(rows[:1], "add_remove").tangent(V[:, :1], math.inf)._split
+    assert split.sizes(rows[:1], 1.0, 2.0**-20) > 0.1  # so that not much of the core is sent

@@ -105,9 +105,7 @@ def test_narrow_columns_and_those_of_few_rows_far_from_zero_are_found():
 @pytest.mark.thorough
 def test_seconds_are_found_next_to_columns_of_real_tables():
     """By these they would lie in the lower one of the bins that the questions leave."""
-    seconds = searched(
-        lambda rng: np.c_[real_columns(3000, rng), rng.normal(1.7e9, 3e4, 3000)], 12.0
-    )
+    seconds = searched(lambda rng: np.c_[real_columns(3000, rng), rng.normal(1.7e9, 3e4, 3000)], 12)
     assert max(abs(found.center[7] - 1.7e9) for _, found in seconds) < 3e4
 
 

@@ -144,9 +144,8 @@ def updates(X, y, groups):
 
 
 def state(X, y, groups):
-    return (
-        DPLowRankFactorizer(1, **STREAM).for_server(sketch_seed=3).update_matrix(X).state_message()
-    )
+    server = DPLowRankFactorizer(1, **STREAM).for_server(sketch_seed=3)
+    return server.update_matrix(X).state_message()
 
 
 READERS = {

@@ -166,9 +166,7 @@ def test_lazy():
 
     def lazy(A):
         bound = Bound("toy", (A.shape[1],), 2.0)
-        return Bounded(
-            bound, lambda step: np.asarray(np.rint(clean(A, -1, 1).sum(axis=0)), np.int64)
-        )
+        return Bounded(bound, lambda step: np.rint(clean(A, -1, 1).sum(axis=0)).astype(np.int64))
 
     check_charge_before_read(lambda A: A, lazy, data=X)
     with pytest.raises(AssertionError, match="before it was paid"):

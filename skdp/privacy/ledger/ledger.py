@@ -58,6 +58,7 @@ def summary(balance: Balance, delta: float | None = None) -> str:
         + (f" In other measures: {known}." if known else "")
         + (parts if rules else "")
         + f" Left for one more fit: epsilon={balance.remaining():.4g}."
+        + " No fit was charged: only fits in the ledger's 'with' block are." * (not balance.entries)
     )
 
 

@@ -48,6 +48,7 @@ def test_known_inflation_of_the_noise():
         assert SketchMixture(((mu, (1,)),)).delta(1.0) >= delta_from_mu_epsilon(mu, 1.0)
     for epsilon in (0.1, 1.0, 4.0):  # beyond its inflection the curve lies below this tangent
         slope, place = accounting._steepest(epsilon)
+        assert place**2 + 4 * place == pytest.approx(4 * epsilon**2)  # to it the curve is convex
         near = [delta_from_mu_epsilon(math.sqrt(place * (1 + h)), epsilon) for h in (-1e-4, 1e-4)]
         assert slope == pytest.approx((near[1] - near[0]) / (2e-4 * place), rel=1e-6)
 
@@ -79,6 +80,8 @@ def test_delta_falls_and_ends_well():
     deltas = [mixture.delta(e) for e in (0.0, 0.1, 0.5, 1.0, 3.0, 10.0, math.inf)]
     assert deltas == sorted(deltas, reverse=True) and deltas[0] == 1.0 and deltas[-1] == 0.0
     assert SketchMixture(((1e-170, (5,)),)).delta(1e-9) < 1e-30  # its square is no float
+    edges, atoms, _ = accounting._chi_square(5)
+    assert atoms[-1] > chi2.sf(5 * edges[-1], 5)  # what is beyond the cells, and of the last one
 
 
 # -- composition -----------------------------------------------------------------------------------

@@ -372,7 +372,7 @@ def test_ledger_does_not_fork():
 
 def test_report():
     ledger = PrivacyLedger(2, 1e-6)
-    assert "Left for one more fit: epsilon=2" in ledger.report()
+    assert "Left for one more fit: epsilon=2. No fit was charged: only" in ledger.report()
     assert (ledger.spent.epsilon, ledger.spent.losses) == (0, ())
     with ledger:
         pca().fit(X)

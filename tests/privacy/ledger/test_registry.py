@@ -190,6 +190,8 @@ def test_two_datasets_of_a_file_are_two_payers(path):
     books = [FileBook(path, Terms(1.0, 1e-6), name) for name in (None, "")]
     assert books[0] != books[1]
     assert len({*books, FileBook(path, dataset="data")}) == 2
+    shutil.copy(path, path + " copied")
+    assert books[0] != FileBook(path + " copied", dataset="data")
     assert [book.reserve(a_fit()) for book in books] == [1, 1]
     books[0].settle(1, (), "failed")
     assert [len(book.balance().entries) for book in books] == [0, 1]

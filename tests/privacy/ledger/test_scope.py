@@ -172,7 +172,8 @@ def test_what_a_killed_process_left_counts_for_those_that_it_started(monkeypatch
     withdraw = scope.announce("feed", scope.LedgerFile("somewhere"))
     dead = scope._own_folder() / f"{here}-dead"
     dead.write_text("lost")  # nobody holds it
-    inside = {"feed": ("somewhere", "")} | ({} if way == "descends" else {"dead": ("lost", "")})
+    inside = {"fork": "the parent's", "feed": ("somewhere", "")}
+    inside |= {} if way == "descends" else {"dead": ("lost", "")}
     assert dict(scope._announced()) == {}  # its own
     named = os.environ["SKDP_LEDGERS"]
 
@@ -183,14 +184,15 @@ def test_what_a_killed_process_left_counts_for_those_that_it_started(monkeypatch
             patch.setattr(scope, "_ancestors", lambda: {str(here)} if way == "descends" else {})
             both = "" if way == "descends" else os.pathsep.join([named, str(dead)])
             patch.setenv("SKDP_LEDGERS", both)
-            return dict(scope._announced())
+            patch.setitem(scope.OPEN, "fork", Mock(process=here, file="the parent's"))
+            return scope.around()[1]
 
     assert elsewhere() == inside
     withdraw()
     inside.pop("feed")
     assert elsewhere() == inside
     dead.unlink()
-    assert elsewhere() == {}
+    assert elsewhere() == {"fork": "the parent's"}
     assert "feed" not in os.environ["SKDP_LEDGERS"]
 
 

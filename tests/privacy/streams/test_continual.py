@@ -187,9 +187,8 @@ def test_releases_are_correlated_as_theory_says(kind):
     for s, t in itertools.product(range(horizon), repeat=2):
         if kind == "sqrt":
             m = min(s, t) + 1
-            expected[s, t] = (
-                schedule.weights[s + 1 - m : s + 1] @ schedule.weights[t + 1 - m : t + 1]
-            )
+            first, second = (schedule.weights[u + 1 - m : u + 1] for u in (s, t))
+            expected[s, t] = first @ second
         else:
             start = [max(0, u + 1 - (schedule.window or u + 1)) for u in (s, t)]
             covers = [
