@@ -135,9 +135,7 @@ def run_atomically(fit, estimator, args, kwargs):
             with one_blas_thread() if _is_narrow(args, kwargs) else nullcontext():
                 run = with_callbacks(fit) if vars(estimator).get("_skl_callbacks") else fit
                 fitted = run(estimator, *args, **kwargs)
-            for name in estimator.get_params(deep=False):  # by a callback, or in another thread
-                if vars(estimator).get(name) is not before.get(name):
-                    raise PrivacyError(f"{name!r} was changed during the fit.")
+            _check_unchanged(estimator, before)
             # Attributes that an earlier fit released and this one did not are removed.
             now = vars(estimator).setdefault("_released_names", stale)
             for name in set(stale) - set(now):
@@ -151,6 +149,13 @@ def run_atomically(fit, estimator, args, kwargs):
             raise
         finally:
             _OPENED.reset(outer)
+
+
+def _check_unchanged(estimator, before):
+    """Raise if a callback, or another thread, changed parameters."""
+    for name in estimator.get_params(deep=False):
+        if vars(estimator).get(name) is not before.get(name):
+            raise PrivacyError(f"{name!r} was changed during the fit.")
 
 
 def _is_running(fit, estimator):
@@ -204,17 +209,19 @@ class FitObserver(Account):
     """Hears what a fit pays: for the ledgers that it is charged to, and for its callbacks."""
 
     rows_needed = 0  # to show the scale of rows that no search has found
-    _estimator = _root = _task = None  # that of a fit with callbacks, its task, that of a release
+    # Of a fit with callbacks: the estimator, as it was, the task of the fit, that of a release.
+    _estimator = _given = _root = _task = None
 
     def call_back(self, estimator: Any) -> None:
         """Tell the callbacks of an estimator that its fit begins, and of all releases from here."""
-        self._estimator = estimator
+        self._estimator, self._given = estimator, vars(estimator).copy()
         self._root = estimator._init_callback_context(max_subtasks=None)
         self._root.call_on_fit_task_begin(estimator=estimator)
 
     def paid(self, name: Any) -> Any:
         """Tell the callbacks the name of a release: its task follows the one before."""
         if self._root is not None:
+            _check_unchanged(self._estimator, self._given)  # before a callback may change it back
             self._end(self._task)
             self._task = self._root.subcontext(task_name=name)
             self._task.call_on_fit_task_begin(estimator=self._estimator)

@@ -85,13 +85,13 @@ def test_failed_fit_is_torn_down_and_leaves_nothing(text):
     class Failing(Spy):
         def on_fit_task_begin(self, estimator, context):
             super().on_fit_task_begin(estimator, context)
-            if text != "stop":
-                estimator.set_params(adjacency="replace")
+            if text != "stop":  # changes it, and changes it back
+                estimator.adjacency = "replace" if context.task_name == "fit" else "add_remove"
             elif context.task_name == "count":
                 raise PrivacyError(text)
 
-    estimator, spy = skdp.DPPCA(1, clip_norm=3.0), Failing()
-    estimator.set_callbacks(spy)
+    spy = Failing()
+    estimator = skdp.DPPCA(1, clip_norm=3.0).set_callbacks(spy)
     before = dict(vars(estimator))
     refuses(PrivacyError, text, estimator.fit, X)
     assert spy.events[-1] == ("teardown", None)

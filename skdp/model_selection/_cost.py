@@ -230,8 +230,7 @@ class SearchCost:
         """All losses as a receipt, whose epsilon covers the samplers of Gaussian noise."""
         distance = self._sessions * SAMPLER_DISTANCE
         distance *= any(kind == "gaussian" for kind, _ in self.losses)
-        meaning = self.adjacency, self.unit, self.seeded
-        return PrivacySpent(0.0, 0.0, self.losses, *meaning, distance)
+        return PrivacySpent(0.0, 0.0, self.losses, self.adjacency, self.unit, self.seeded, distance)
 
     def _candidates(self):
         for params, losses in self.candidates:

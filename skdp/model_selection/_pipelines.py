@@ -189,10 +189,11 @@ class _Walk:
     # -- private steps ---------------------------------------------------------------------
 
     def _private(self, name, step, flow):
+        keeps = step.private_state or ("" if hasattr(step, "privacy_spent_") else step._fit_keeps)
         if hasattr(step, "estimator"):  # a search: its total covers what is private inside
             if not self._inside(name, step, flow):
                 return flow.through(name)
-        elif keeps := step.private_state or ("" if _is_fitted(step) else step._fit_keeps):
+        elif keeps:
             self.add(
                 name,
                 "holds private",
@@ -223,10 +224,6 @@ class _Walk:
         if not inner.private:
             self.add(name, "not private", "its estimator has no private step.", "Add one.")
         return bool(inner.private)
-
-
-def _is_fitted(step):
-    return hasattr(step, "privacy_spent_")
 
 
 def _searched_steps(search):
@@ -274,7 +271,7 @@ def _taken_on_trust(step):
 
 
 def _spends(step):
-    if _is_fitted(step):
+    if hasattr(step, "privacy_spent_"):
         return f"{type(step).__name__}, spent {step.privacy_spent_.statement()}"
     unit, adjacency = getattr(step, "privacy_unit", "row"), getattr(step, "adjacency", "?")
     budget = f"epsilon={step.epsilon!r}, delta={step.delta!r}"

@@ -49,7 +49,8 @@ class Allowed(NamedTuple):
 
 def _only(*values):
     words = " or ".join(map(repr, values))
-    return Allowed(words, lambda value: any(type(value) is type(v) and value == v for v in values))
+    known = [(type(value), repr(value)) for value in values]  # as NaN is not equal to itself
+    return Allowed(words, lambda value: (type(value), repr(value)) in known)
 
 
 _ANY = Allowed("anything", lambda value: True)
@@ -164,17 +165,16 @@ def concerns(step) -> Iterator[tuple[str, str]]:
     if line is None:
         yield "is not among the steps that are proven to use no other row", remedy_for(step)
         return
+    handed_on = parts_of(step)[: -1 if type(step) is Pipeline else None]
+    if line.step is not VotingRegressor and any(hasattr(part, "predict") for _, part in handed_on):
+        yield "hands on predictions, whose last bits depend on other rows", "Put the model last."
     defaults = inspect.signature(type(step)).parameters
     for parameter, value in step.get_params(deep=False).items():
         default = defaults[parameter].default
-        allowed = line.allowed.get(parameter) or Allowed(repr(default), _same(default))
+        allowed = line.allowed.get(parameter) or _only(default)
         if not allowed.test(value):
             setting = f"{parameter}={allowed.words}"
             yield f"is proven only with {setting}", f"Set {setting}."
-
-
-def _same(default):
-    return lambda value: type(value) is type(default) and repr(value) == repr(default)
 
 
 _TRUST = (
@@ -230,10 +230,12 @@ def n_rows(X):
 
 
 def take_rows(X, rows):
-    """Return some rows of X (a slice or indices)."""
+    """Return some rows of X (a slice or indices); those of a list as if they were alone."""
     if isinstance(X, tuple):
-        return tuple(part[rows] for part in X)
-    return X.iloc[rows] if hasattr(X, "iloc") else X[rows]
+        return tuple(take_rows(part, rows) for part in X)
+    found = X.iloc[rows] if hasattr(X, "iloc") else X[rows]
+    mixed = isinstance(found, np.ndarray) and found.dtype == object
+    return as_entries(found.tolist()) if mixed else found
 
 
 def fast_map(model, X, method):
@@ -353,8 +355,7 @@ def _fast_map(model, method):
 def _fast_pipeline(pipeline, method):
     steps = [step for _, step in pipeline.steps if step not in (None, "passthrough")]
     last = method if method != "reconstruct" or len(steps) == 1 else None
-    maps = [_fast_map(step, "transform") for step in steps[:-1]]
-    maps.append(_fast_map(steps[-1], last) if last else None)
+    maps = [_fast_map(step, "transform") for step in steps[:-1]] + [_fast_map(steps[-1], last)]
     if any(each is None for each in maps):
         return None
     return lambda X: reduce(lambda rows, each: each(rows), maps, X)

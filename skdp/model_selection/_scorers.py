@@ -64,9 +64,7 @@ def _share_lost(origin, x, found):
     NaN.
     """
     whole = _distance(x, origin)
-    lost = np.zeros_like(whole)
-    with np.errstate(invalid="ignore"):
-        return np.divide(_distance(x, found), whole, out=lost, where=whole != 0)
+    return np.divide(_distance(x, found), whole, out=np.zeros_like(whole), where=whole != 0)
 
 
 # name -> (method of the model, function (target, prediction) -> loss); without a method, losses of
@@ -173,11 +171,10 @@ class PrivateScorer:
 
     def check_meaning(self, unit: Any, adjacency: Any) -> Any:
         """Raise if the scorer's unit or adjacency differs from that of the fits."""
-        mine = self.privacy_unit, self.adjacency
-        if mine != (unit, adjacency):
+        if (self.privacy_unit, self.adjacency) != (unit, adjacency):
             raise PrivacyError(
-                f"the scorer protects one {mine[0]} ({mine[1]}), and the fits one {unit} "
-                f"({adjacency}): the two do not add up. Give make_private_scorer the same "
+                f"the scorer protects one {self.privacy_unit} ({self.adjacency}), and the fits one "
+                f"{unit} ({adjacency}): the two do not add up. Give make_private_scorer the same "
                 "'privacy_unit' and 'adjacency'."
             )
 

@@ -33,8 +33,7 @@ from skdp.privacy.noise.words import make_source
 
 def _has(name):
     def check(self):
-        model = getattr(self, "best_estimator_", None)
-        return hasattr(self.estimator if model is None else model, name)
+        return hasattr(getattr(self, "best_estimator_", self.estimator), name)
 
     return check
 

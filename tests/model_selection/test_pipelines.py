@@ -184,6 +184,7 @@ PIPES = {
         [("DPGridSearchCV", "not private"), ("pipeline", "not private")],
     ),
     # -- what is protected --
+    "votes": (make_pipeline(VotingRegressor([("a", DPRidge())]), DPPCA()), [("Pipeline", NOT)]),
     "voting": (VotingRegressor([("a", DPRidge()), ("b", Ridge())]), [("b", NOT)]),
     "rows mixed before an entry unit": (
         make_pipeline(Normalizer(), DPTruncatedSVD(privacy_unit="entry")),

@@ -164,7 +164,7 @@ def frames():
         )
 
 
-class Recorder(RegressorMixin, TransformerMixin, BaseEstimator):
+class Recorder(TransformerMixin, BaseEstimator):
     """Keeps what reaches it, and hands it on."""
 
     def fit(self, X, y=None):
@@ -173,6 +173,10 @@ class Recorder(RegressorMixin, TransformerMixin, BaseEstimator):
 
     def transform(self, X):
         return X
+
+
+class Voter(RegressorMixin, Recorder):
+    """The same, in a vote."""
 
     def predict(self, X):
         return np.zeros(X.shape[0])
@@ -188,7 +192,7 @@ COMPOSITIONS = [
 ]  # fmt: skip
 
 
-VOTE = VotingRegressor([("a", Recorder()), ("b", Recorder())], weights=[1, 2])
+VOTE = VotingRegressor([("a", Voter()), ("b", Voter())], weights=[1, 2])
 TRIED = [*NUMERIC, IMPUTER, *CATEGORICAL, *TEXT, *COMPOSITIONS, VOTE]
 
 
@@ -303,8 +307,6 @@ def test_a_line_holds_for_the_class_itself_and_the_named_parameters():
     assert _proven.line_of(Derived()) is None and list(_proven.concerns(Derived()))
     for step in (OneHotEncoder(), SimpleImputer(), clone(IMPUTER).set_params(missing_values=0)):
         assert list(_proven.concerns(step))
-    assert list(_proven.concerns(HashingVectorizer(tokenizer=str.split)))
-    assert list(_proven.concerns(HashingVectorizer(preprocessor=str.lower)))
     assert list(_proven.concerns(Pipeline([("a", RowClipper())], memory="cache")))
     assert list(
         _proven.concerns(FeatureUnion([("a", RowClipper())], transformer_weights={"a": 1e300}))
