@@ -80,6 +80,15 @@ def test_callbacks_do_not_change_the_result():
     assert np.array_equal(components([]), components([Spy()]))
 
 
+def test_a_parameter_that_changes_without_a_callback_ends_the_fit():
+    class Changing(skdp.DPPCA):
+        def _fit_session(self, *args):
+            self.delta = 1e-7
+            return super()._fit_session(*args)
+
+    refuses(PrivacyError, "'delta' was changed during", Changing(1).fit, X)
+
+
 @pytest.mark.parametrize("text", ["stop", "'adjacency' was changed during the fit"])
 def test_failed_fit_is_torn_down_and_leaves_nothing(text):
     class Failing(Spy):
