@@ -43,6 +43,12 @@ def _lengths(
     return (_norms(rows, scale),)
 
 
+def _far_targets(block: Any, center: FloatArray, size: FloatArray) -> tuple[FloatArray]:
+    (targets,) = views.targets_of_records([block], center)
+    farthest = np.abs(views.rows_of(targets) / size).max(axis=1, keepdims=True)
+    return (views.group_lengths(views.with_rows(targets, farthest)),)
+
+
 def _norms(block: Any, scale: views.RowScale | None) -> FloatArray:
     """Return the norms of rows, computed in the same way in all passes."""
     near = scale is not None and not isinstance(block, views.Groups)
@@ -108,6 +114,17 @@ class RegressionQuery(GroupQuery):
         return NumberQuery(
             self._lengths.numbers(itemgetter(_LENGTH)), "norm", adjacency=self.adjacency
         )
+
+    def target_distances(self, center: FloatArray, size: FloatArray) -> NumberQuery:
+        """Return the query over how far the targets of a record lie from a public centre.
+
+        That is the largest distance of a target, in its public size; of a group the root mean
+        square of those of its records.
+        """
+        measure = partial(_far_targets, center=center + self.scale.nearest, size=size)
+        distances = RowColumns(self._source, measure, "distance", n_jobs=self.n_jobs)
+        numbers = distances.numbers(itemgetter("distance"))
+        return NumberQuery(numbers, "target", adjacency=self.adjacency)
 
     def scaled(self, row_scale: views.RowScale) -> RegressionQuery:
         """Return the same records with rows in other units; clipping comes after it."""
