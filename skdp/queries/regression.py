@@ -43,10 +43,10 @@ def _lengths(
     return (_norms(rows, scale),)
 
 
-def _far_targets(block: Any, center: FloatArray, size: FloatArray) -> tuple[FloatArray]:
-    (targets,) = views.targets_of_records([block], center)
-    farthest = np.abs(views.rows_of(targets) / size).max(axis=1, keepdims=True)
-    return (views.group_lengths(views.with_rows(targets, farthest)),)
+def _target_distances(block: Any, which: int, center: float) -> tuple[FloatArray]:
+    distances = np.abs(block.targets[:, [which]] - center)
+    distances[~views.good_records(block)] = np.nan
+    return (views.group_lengths(views.with_rows(block, distances)),)
 
 
 def _norms(block: Any, scale: views.RowScale | None) -> FloatArray:
@@ -115,13 +115,14 @@ class RegressionQuery(GroupQuery):
             self._lengths.numbers(itemgetter(_LENGTH)), "norm", adjacency=self.adjacency
         )
 
-    def target_distances(self, center: FloatArray, size: FloatArray) -> NumberQuery:
-        """Return the query over how far the targets of a record lie from a public centre.
+    def target_distances(self, which: int, center: float) -> NumberQuery:
+        """Return the query over how far one target of each record lies from a public centre.
 
-        That is the largest distance of a target, in its public size; of a group the root mean
-        square of those of its records.
+        Of a group it is the root mean square of the distances. As in `targets`, the centre is
+        measured from the point of the bounds that is nearest to 0.
         """
-        measure = partial(_far_targets, center=center + self.scale.nearest, size=size)
+        center += float(self.scale.nearest[which])
+        measure = partial(_target_distances, which=which, center=center)
         distances = RowColumns(self._source, measure, "distance", n_jobs=self.n_jobs)
         numbers = distances.numbers(itemgetter("distance"))
         return NumberQuery(numbers, "target", adjacency=self.adjacency)

@@ -247,10 +247,11 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         rest -= fit.tail_share
         left = _linear.left_for_model(shares, rest)
         part = max(left["regression_moments"], shares["target_bounds"]) / share
-        far = fit.ask.target_distances(columns.center, columns.spread)
-        goal = fit.d * columns.sums_noise(part)
-        level = lowest_level(far.above, _CUTS, goal, fit.tail_share, CLEAR)
-        radius = level * columns.spread
+        search = fit.d * columns.sums_noise(part), fit.tail_share / fit.q, CLEAR
+        radius = np.empty(fit.q)
+        for i, spread in enumerate(columns.spread):
+            far = fit.ask.target_distances(i, float(columns.center[i])).above
+            radius[i] = lowest_level(far, spread * np.array(_CUTS), *search)
         scale = _linear.target_scale(columns, radius, given, centered=centered)
         if not centered:
             return scale, rest, None

@@ -315,9 +315,8 @@ def raised_level(count_above: Asks, lowest: float, goal: float, share: float) ->
 
 
 def lowest_level(
-    count_above: Asks, grid: Sequence[float] | FloatArray, goal: float, share: float,
-    margin: float = 0.0,
-) -> float:  # fmt: skip
+    count_above: Asks, grid: FloatArray, goal: float, share: float, margin: float = 0.0
+) -> float:
     """Return the smallest level of a public grid above which about `goal` numbers lie.
 
     A level is raised only where the count exceeds the goal by `margin` times its noise.

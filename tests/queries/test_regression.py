@@ -361,7 +361,7 @@ QUESTIONS = {
     "column and target ranks": lambda q: q.places().grid(np.ones((3, 1))).ranks(np.zeros(3, int)),
     "target ranks": lambda q: q.targets().grid(np.ones((1, 1))).ranks(np.zeros(1, int)),
     "target moments": lambda q: q.targets().moments(np.ones(1), np.ones(1), 0.5),
-    "target distances": lambda q: q.target_distances(np.ones(1), np.ones(1)).above(0.5),
+    "target distances": lambda q: q.target_distances(0, 1.0).above(0.5),
     "target sums": lambda q: q.target_sums(0.5),
     "gains": lambda q: q.gains(CUTS, MODEL).target_sums(0.0),
     "regression": lambda q: q.regression(0.5, 1.0),
@@ -417,7 +417,7 @@ PLACES = {
     "distances": lambda q, w: (
         q.places().weighted(w).distances(np.zeros(3), np.ones((3, 1))).ranks(np.zeros(3, int))
     ),
-    "far targets": lambda q, w: q.target_distances(np.zeros(1), np.full(1, w[2])).above(0.4),
+    "far targets": lambda q, w: q.target_distances(0, 0.0).above(0.4 * w[2]),
 }
 
 
