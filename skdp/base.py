@@ -34,8 +34,6 @@ from skdp.privacy.ledger import routes
 from skdp.privacy.ledger.routes import Account, handed_on
 from skdp.privacy.ledger.scope import around
 from skdp.privacy.noise.words import make_source
-from skdp.queries.columns import COUNT_WEIGHT, SQUARE_WEIGHT
-from skdp.solvers.columns import MomentWeights
 from skdp.solvers.median_search import find_scale
 from skdp.units import offered, unit_of
 
@@ -477,11 +475,6 @@ def clip_norm_of(estimator, session, ask, share, near=1.0):
     if learnt and not found.found:
         session.observer.rows_needed = max(session.observer.rows_needed, found.needed)
     return found.value if learnt or found.found else given
-
-
-def column_weights(d):
-    """Return the weights of squares and of the count next to the sums of d columns."""
-    return MomentWeights(SQUARE_WEIGHT, COUNT_WEIGHT * math.sqrt(d))
 
 
 def warn_undetected_columns(

@@ -17,14 +17,13 @@ from skdp.base import (
     BaseDPEstimator,
     DocLinkMixin,
     atomic,
-    column_weights,
     warn_undetected_columns,
     warn_unresolved_scales,
 )
 from skdp.data.blocks import row_source, square_norms
 from skdp.data.products import in_dtype, saturated
 from skdp.queries.columns import ColumnQuery
-from skdp.solvers.columns import column_moments, find_columns
+from skdp.solvers.columns import find_columns, release_moments
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._made import bare_copy, skewed
 from skdp.theory._plan import check_share, fit_rows, rows_of
@@ -492,7 +491,7 @@ class DPStandardScaler(
         center, size, columns = self._range(session, ask, X.n_features, bounds, shares, n)
         if sparse:  # what is not stored is left as it is
             center, size = around_zero(center, size)
-        found = self._moments(ask, center, size, n, shares["moments"])
+        found = release_moments(ask, center, size, n, shares["moments"])
         if self.with_std and not sparse:
             warn_unresolved_scales(self, columns, found)
         scale, eps = np.sqrt(found.variance), np.finfo(np.float64).eps
@@ -541,18 +540,14 @@ class DPStandardScaler(
         if session.budget.exact:  # nothing is cut, and a first mean makes the second accurate
             center, shares["moments"] = np.zeros(d), shares["moments"] / 2
             size = np.full(d, np.inf)
-            return self._moments(ask, center, size, n, shares["moments"]).mean, size, None
+            mean = release_moments(ask, center, size, n, shares["moments"]).mean
+            return mean, size, None
         found = find_columns(ask, d, shares["columns"], n)
         warn_undetected_columns(
             self, ~found.found, found.needed, outcome="and took a guess", remedy="'bounds'"
         )
         noise = found.sums_noise(shares["moments"] / shares["columns"])
         return found.center, found.radius(noise), found
-
-    def _moments(self, ask, center, size, n, share):
-        weights = column_weights(len(center))
-        sums = ask.moments(center, size, weights.rows, share=share)
-        return column_moments(sums, center, size, weights, n)
 
     def transform(self, X: Any) -> Any:
         """Centre and scale rows. The output for private rows is not covered.

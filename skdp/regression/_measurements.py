@@ -14,7 +14,6 @@ from sklearn.utils.validation import check_array, check_X_y, validate_data
 from skdp import _inputs
 from skdp._limits import CLEAR
 from skdp._validation import check_bool, check_int, check_option, check_real, check_shape
-from skdp.base import column_weights
 from skdp.data.blocks import is_dask_array
 from skdp.data.records import MAX_ROWS
 from skdp.data.units import in_memory
@@ -337,7 +336,7 @@ def release_center(estimator, session, placed, share, n, *, far=False):
     """Release the centre and the standard deviation of the targets (see `Center`)."""
     targets = placed.column("y", RecordForm(_inputs.as_columns, 1).alone, 1)
     query = ColumnQuery(targets, adjacency=session.adjacency, n_jobs=estimator.n_jobs)
-    return find_center(session.ask(query), share, column_weights(1), n, far=far)
+    return find_center(session.ask(query), share, n, far=far)
 
 
 def remedy_of(n, needed, shape):

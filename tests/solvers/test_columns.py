@@ -1,12 +1,13 @@
 """Location and spread of columns, from released numbers."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from skdp.answer import Answer
-from skdp.solvers.columns import MomentWeights, column_moments, find_columns, find_kinds
+from skdp.solvers.columns import find_columns, find_kinds, release_moments
 from tools.gate import Noisy
 
 
@@ -180,9 +181,12 @@ def test_noise_raises_no_scale_and_finds_none():
 
 
 def test_moments_of_columns():
+    def read(sums, noise, center, size):
+        ask = SimpleNamespace(moments=lambda *_, share: Answer(np.array(sums), noise))
+        return release_moments(ask, np.array([center]), np.array([size]), None, 1.0)
+
     n, b, c = 100.0, 1.66, 0.5
-    sums, weights = np.array([50.0, b * (40.0 - n / 2), c * n]), MomentWeights(b, c)
-    found = column_moments(Answer(sums, 0.0), np.array([3.0]), np.array([2.0]), weights, None)
+    found = read([50.0, b * (40.0 - n / 2), c * n], 0.0, 3.0, 2.0)
     np.testing.assert_allclose([*found.mean, *found.variance, found.n], [4.0, 4 * 0.15, 100.0])
-    lost = column_moments(Answer(np.zeros(3), 10.0), np.zeros(1), np.ones(1), weights, None)
+    lost = read(np.zeros(3), 10.0, 0.0, 1.0)
     assert lost.n == 40.0 and lost.variance > 0
