@@ -290,7 +290,8 @@ def _unfitted(model: Any) -> tuple[Any, int]:
     _clients.finite_budget(float(model.epsilon), float(model.delta))
     if model.group_column is not None:
         raise ValueError("over clients users are given by 'groups'; leave 'group_column' out.")
-    return model, model._block_encoding()[1]
+    model._decide_classes()
+    return model, model._encoding()[1]
 
 
 class PersonalizedClient(_clients.FederatedClient):
@@ -340,9 +341,9 @@ class PersonalizedClient(_clients.FederatedClient):
         codes = np.zeros(X.shape[0], int)
         if groups is not None:
             codes = np.unique(model._checked_labels(groups, X), return_inverse=True)[1]
-        Y, d = model._encoded(y, reset=False), int(X.shape[1])
+        d = int(X.shape[1])
         super().__init__(
-            FirstFitUsers(model, model._query(X, Y, codes)),
+            FirstFitUsers(model, model._query(model._rows_by_user(X, y, codes))),
             config,
             SIGNATURES,
             epsilon=epsilon,

@@ -294,7 +294,6 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     __metadata_request__fit = {"groups": True}
     __metadata_request__predict = {"groups": True}
     __metadata_request__score = {"groups": True}
-    _methods_with_users = ("fit", "predict", "score")
 
     _fit_keeps = "an exact model for each user, and the users' labels"
     _privacy_units = offered("group", "row")
@@ -316,8 +315,9 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         """
         request = super().get_metadata_routing()
         if self.group_column is not None:
-            for method in self._methods_with_users:
-                getattr(request, method).add_request(param="groups", alias=False)
+            for method in vars(request).values():
+                if "groups" in getattr(method, "requests", ()):
+                    method.add_request(param="groups", alias=False)
         return request
 
     def _check_parameters(self):
@@ -374,23 +374,32 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         _validation.check_kind(self, y)
         self._unit = self._unit_of(groups)
         session = self._open_session()
-        rows, users = self._rows_and_users(X, y, groups)
-        query = UserQuery(rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        query, users = self._query_and_users(X, y, groups, reset=True)
         self._close_session(session, self._fit_session(session, query))
         self._private = self._fitted_heads(query, users)
         del self._unit
         return self
 
-    def _rows_and_users(self, X, y, groups):
-        """Return the rows by user, and the users whose heads are fitted here (None: nobody's)."""
-        if _inputs.as_blocks(X) is not None and not _inputs.is_memory_map(X):
-            return self._users_in_blocks(X, y, groups), None
-        X, y, labels = self._validated(X, y, groups, reset=True)
-        users, codes = None, np.arange(X.shape[0])  # each row is its own user
-        if labels is not None:
-            users, codes = np.unique(labels, return_inverse=True)
-        Y = self._encoded(y, reset=True)
-        return UserRows(X, Y, codes, self._scales_targets()), users
+    def _query_and_users(self, X, y, groups, *, reset):
+        """Return the query over users, and those whose heads are fitted here (None: nobody's)."""
+        if reset and _inputs.as_blocks(X) is not None and not _inputs.is_memory_map(X):
+            return self._query(self._users_in_blocks(X, y, groups)), None
+        X, y, labels = self._validated(X, y, groups, reset=reset)
+        if reset:
+            self._decide_classes(y)
+        if labels is None:  # each row is its own user
+            return self._query(self._rows_by_user(X, y, np.arange(X.shape[0]))), None
+        users, codes = np.unique(labels, return_inverse=True)
+        return self._query(self._rows_by_user(X, y, codes)), users
+
+    def _rows_by_user(self, X, y, codes):
+        return UserRows(X, self._encoding()[0](y), codes, self._scales_targets())
+
+    def _query(self, rows):
+        return UserQuery(rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
+
+    def _decide_classes(self, y=None):
+        """Set the public classes, of a classifier; without `y` they must be given."""
 
     def _users_in_blocks(self, X, y, groups):
         if groups is None:
@@ -398,7 +407,8 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
                 f"{type(self).__name__} needs 'groups' for rows in blocks: pass the user of each "
                 "row."
             )
-        encode, n_outputs = self._block_encoding()
+        self._decide_classes()
+        encode, n_outputs = self._encoding()
         placed = _inputs.in_blocks(self, X, y, groups, numbers=self._y_numeric)
         form = GroupForm(_validation.check_labels, encode, self._scales_targets())
         users = groups_of(placed, form)
@@ -446,10 +456,6 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     @staticmethod
     def _checked_labels(labels, X):
         return None if labels is None else _inputs.labels_of(labels, X.shape[0])
-
-    def _query(self, X, Y, codes):
-        rows = UserRows(X, Y, codes, self._scales_targets())
-        return UserQuery(rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
 
     def _fit_session(self, session, query):
         """Make all releases; returns the public attributes."""
@@ -572,9 +578,8 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         if groups is None and self.group_column is None:
             raise ValueError("adapt needs the users of the rows: pass 'groups'.")
         self._check_one_form(groups)
-        X, y, labels = self._validated(X, y, groups, reset=False)
-        users, codes = np.unique(labels, return_inverse=True)
-        new = self._fitted_heads(self._query(X, self._encoded(y, reset=False), codes), users)
+        query, users = self._query_and_users(X, y, groups, reset=False)
+        new = self._fitted_heads(query, users)
         old = getattr(self, "_private", None)
         if old is not None:
             same_kind(old["users"], users)
