@@ -20,14 +20,8 @@ from skdp.solvers.graphs import embed_across, released_degrees
 from skdp.solvers.iterate import PASSES, iterate_symmetric, more_columns
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.one_shot import FlippedMatrix, graph_of_pairs, symmetric_pairs
-from skdp.theory import PlanData, PlansMixin
+from skdp.theory import PlanData, PlansMixin, _subspaces
 from skdp.theory._plan import MOST_NUMBERS
-from skdp.theory._subspaces import (
-    choose_one_shot,
-    iteration_threshold,
-    products_threshold,
-    released_entries,
-)
 from skdp.units import offered
 
 # What an embedding shows, from released values alone.
@@ -59,10 +53,10 @@ def _edge(estimator, session, degrees, n):
     """Return the detection limit of an eigenvalue."""
     flips = [line.noise_scale for line in session.ledger if line.name == "randomized_entries"]
     if flips:
-        return iteration_threshold(flips[0] * float(bound_of(estimator)[1]), n)
+        return _subspaces.iteration_threshold(flips[0] * float(bound_of(estimator)[1]), n)
     products = [line for line in session.ledger if line.name == "right_product"]
     products = products[degrees is not None :]  # the first one released the degrees
-    return _SEEN * products_threshold(products, n)
+    return _SEEN * _subspaces.products_threshold(products, n)
 
 
 # Spectral embedding of a graph with edge-level differential privacy.
@@ -314,8 +308,8 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
     def _route(self, n, entries=None):
         """Return (name, reason): of the settings, the number of nodes, and released facts."""
         n_answers = PASSES["power"][self.delta == 0] if self.n_iter == "auto" else self.n_iter
-        options = {"groups": True, "entries": entries}
-        return choose_one_shot(self, matrix_unit(self), (n, n), n_answers, "power", **options)
+        facts = matrix_unit(self), (n, n), n_answers, "power"
+        return _subspaces.choose_one_shot(self, *facts, groups=True, entries=entries)
 
     def _fit_session(self, session, X):
         """Release products with the graph, or its flipped pairs; then embed the nodes."""
@@ -326,7 +320,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         self._warn_of_delta(*public_units(self, X.shape, session))
         ask = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit))
         if route == "auto":
-            route, reason = self._route(n, released_entries(ask, unit, X.shape))
+            route, reason = self._route(n, _subspaces.released_entries(ask, unit, X.shape))
             if route != "one_shot" and self.delta > 0:
                 session.take_delta()
         if route == "one_shot":

@@ -26,19 +26,9 @@ from skdp.exceptions import (
 from skdp.queries.users import UserQuery
 from skdp.regression._linear import find_targets
 from skdp.regression._plans import PersonalPlans
+from skdp.solvers import personalization
 from skdp.solvers.columns import CUT, FARTHEST, find_columns
 from skdp.solvers.linalg import fix_signs
-from skdp.solvers.personalization import (
-    GlobalModel,
-    SecondMoment,
-    TargetUnit,
-    View,
-    direction_start,
-    pooled_model,
-    scaling_of,
-    target_unit,
-    whitener_of,
-)
 from skdp.solvers.scaling import Scaling
 from skdp.solvers.user_heads import (
     Choice,
@@ -227,8 +217,8 @@ class Base(NamedTuple):
     scaling: Scaling
     n: float
     shown: bool  # whether the scales of all columns were found
-    model: GlobalModel | None = None
-    unit: TargetUnit | None = None
+    model: personalization.GlobalModel | None = None
+    unit: personalization.TargetUnit | None = None
 
 
 def learn_base(estimator, ask, query, shares):
@@ -236,7 +226,7 @@ def learn_base(estimator, ask, query, shares):
     n = float(query.n_rows) if estimator.adjacency == "replace" else None
     public = {"n": n, "centered": estimator.fit_intercept}
     columns = find_columns(ask.columns(), query.n_features, shares["columns"], **public)
-    scaling = scaling_of(columns)
+    scaling = personalization.scaling_of(columns)
     limited = np.isfinite(scaling.limit)
     shown = bool((limited & columns.found).all())
     if not estimator._y_numeric:  # logits of all are not those of each
@@ -244,7 +234,8 @@ def learn_base(estimator, ask, query, shares):
     public["n"] = columns.n if estimator.fit_intercept else n
     unit, share = _target_unit(estimator, ask, query.n_outputs, shares, public)
     ask = ask.scaled(*scaling)  # columns that have no limit may hold entries of any size
-    model = pooled_model(ask, limited, unit, share, intercept=estimator.fit_intercept)
+    fitted = {"intercept": estimator.fit_intercept}
+    model = personalization.pooled_model(ask, limited, unit, share, **fitted)
     return Base(scaling, columns.n, shown, model, unit)
 
 
@@ -254,11 +245,11 @@ def _target_unit(estimator, ask, p, shares, public):
     if bounds is None:
         find, share = partial(find_columns, ask.targets(), p, **public), shares["targets"]
         found, _, model_share = find_targets(find(share), find, None, share, model_share)
-        return target_unit(found), model_share
+        return personalization.target_unit(found), model_share
     low, high = bounds
     center = low + (high - low) / 2 if estimator.fit_intercept else np.zeros(p)
     radius = float(np.max(np.maximum(high - center, center - low)))
-    return TargetUnit(center, radius / CUT, True, 0), model_share
+    return personalization.TargetUnit(center, radius / CUT, True, 0), model_share
 
 
 def warn_of_verdict(estimator, base, helped):
@@ -510,17 +501,18 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
 
     def _view(self, whitener, base):
         """How users preprocess their rows, from public parameters and attributes."""
-        return View(whitener, self.fit_intercept, self._loss_name(), base)
+        return personalization.View(whitener, self.fit_intercept, self._loss_name(), base)
 
     def _subspace(self, ask, scale, shares, base):
         d, whitener = len(scale), np.eye(len(scale))
         if self.whiten:
-            released = SecondMoment(d, self.fit_intercept).asked(ask, share=shares["whitener"])
-            whitener = whitener_of(released)
+            rows = personalization.SecondMoment(d, self.fit_intercept)
+            whitener = personalization.whitener_of(rows.asked(ask, share=shares["whitener"]))
         whitening = whitener / scale[:, None]
         # The same bits as in `_public_heads`, so that arrays cached for the vote are used again.
         view = self._view(whitening * scale[:, None] if self.whiten else None, base)
-        return whitening, view, direction_start(ask, view, d, self.n_components, shares["subspace"])
+        start = view, d, self.n_components, shares["subspace"]
+        return whitening, view, personalization.direction_start(ask, *start)
 
     # -- heads -----------------------------------------------------------------------------
 
@@ -531,7 +523,8 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     def _public_heads(self, scaling):
         """Return what fits heads to rows, from public attributes."""
         coef = np.atleast_2d(self.global_coef_).T
-        model = GlobalModel(*scaling.of_scaled(coef, np.ravel(self.global_intercept_)))
+        seen = scaling.of_scaled(coef, np.ravel(self.global_intercept_))
+        model = personalization.GlobalModel(*seen)
         model = model._replace(own_means=not self.target_scale_found_)
         whitener = self.whitening_ * scaling.scale[:, None] if self.whiten else None
         view = self._view(whitener, model if self._y_numeric else None)
