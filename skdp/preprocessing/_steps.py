@@ -11,16 +11,9 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from skdp import _inputs, _validation
+from skdp import _inputs, _validation, base
 from skdp._limits import CACHED
-from skdp.base import (
-    BaseDPEstimator,
-    DocLinkMixin,
-    atomic,
-    warn_undetected_columns,
-    warn_unresolved_scales,
-)
-from skdp.data.blocks import row_source, square_norms
+from skdp.data import blocks
 from skdp.data.products import in_dtype, saturated
 from skdp.queries.columns import ColumnQuery
 from skdp.solvers.columns import find_columns, release_moments
@@ -31,7 +24,7 @@ from skdp.theory._plan import check_share, fit_rows, rows_of
 # Scaling down of long rows.
 
 
-class _PublicStep(DocLinkMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class _PublicStep(base.DocLinkMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """A map of single rows by public parameters: nothing is learnt."""
 
     def __sklearn_tags__(self):
@@ -116,30 +109,22 @@ class RowClipper(_PublicStep):
 
 
 def clipped(rows, clip_norm):
-    """Return rows of norm at most `clip_norm`, each from that row alone (never through BLAS)."""
+    """Clip rows, whose memory is ours, to a norm: each from itself alone (never through BLAS)."""
     wide = rows.astype(np.float64) if sp.issparse(rows) else np.array(rows, np.float64, order="C")
-    largest = abs(wide).max(axis=1)
-    largest = np.asarray(largest.toarray() if sp.issparse(largest) else largest).ravel()
+    largest = blocks.largest_entries(wide)
     largest = np.where(largest > 0, largest, 1.0)
-    relative = _by_row(np.divide, wide, largest)  # so that squares do not overflow
-    lengths = np.sqrt(square_norms(relative))
+    # So that squares do not overflow.
+    relative = blocks.entrywise(lambda entries: entries / blocks.spread(largest, wide), wide)
+    lengths = np.sqrt(blocks.square_norms(relative))
     # A margin for rounding in the dtype of X, so that no result exceeds the bound.
     short = clip_norm * (1 - 4 * np.finfo(rows.dtype).eps)
     with np.errstate(over="ignore"):  # a length beyond all floats is longer than the bound
         long = largest * lengths > clip_norm
-    scaled = _by_row(np.multiply, relative, short / np.maximum(lengths, 1.0)).astype(rows.dtype)
+    scaled = blocks.scale_rows(relative, short / np.maximum(lengths, 1.0)).astype(rows.dtype)
     if not sp.issparse(rows):
-        return np.where(long[:, None], scaled, rows)
-    scaled.data = np.where(np.repeat(long, np.diff(rows.indptr)), scaled.data, rows.data)
-    return scaled
-
-
-def _by_row(operation, rows, numbers):
-    if not sp.issparse(rows):
-        return operation(rows, numbers[:, None])
-    out = rows.copy()
-    out.data = operation(rows.data, np.repeat(numbers, np.diff(rows.indptr)))
-    return out
+        return np.where(blocks.spread(long, rows), scaled, rows)
+    rows.data = np.where(blocks.spread(long, rows), scaled.data, rows.data)
+    return rows
 
 
 # Scaling of columns by bounds that are public.
@@ -337,7 +322,11 @@ class ScalerPlans(PlansMixin):
 
 
 class DPStandardScaler(
-    ScalerPlans, _inputs.GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator
+    ScalerPlans,
+    _inputs.GroupUnitMixin,
+    OneToOneFeatureMixin,
+    TransformerMixin,
+    base.BaseDPEstimator,
 ):
     """Centre and scale columns with (epsilon, delta)-differential privacy for one row.
 
@@ -447,7 +436,7 @@ class DPStandardScaler(
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    @atomic
+    @base.atomic
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Learn means and scales; spends (`epsilon`, `delta`) once.
 
@@ -478,7 +467,7 @@ class DPStandardScaler(
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
         shares = self._check_parameters()
-        X = row_source(X)
+        X = blocks.row_source(X)
         bounds, sparse = self._public_bounds(X.n_features), getattr(X, "sparse", False)
         if sparse and bounds is not None and not ((bounds[0] <= 0) & (bounds[1] >= 0)).all():
             raise ValueError(
@@ -493,7 +482,7 @@ class DPStandardScaler(
             center, size = around_zero(center, size)
         found = release_moments(ask, center, size, n, shares["moments"])
         if self.with_std and not sparse:
-            warn_unresolved_scales(self, columns, found)
+            base.warn_unresolved_scales(self, columns, found)
         scale, eps = np.sqrt(found.variance), np.finfo(np.float64).eps
         rounding = found.n * eps * found.variance + (found.n * found.mean * eps) ** 2
         scale[found.variance <= rounding] = 1.0  # as scikit-learn decides what is constant
@@ -543,7 +532,7 @@ class DPStandardScaler(
             mean = release_moments(ask, center, size, n, shares["moments"]).mean
             return mean, size, None
         found = find_columns(ask, d, shares["columns"], n)
-        warn_undetected_columns(
+        base.warn_undetected_columns(
             self, ~found.found, found.needed, outcome="and took a guess", remedy="'bounds'"
         )
         noise = found.sums_noise(shares["moments"] / shares["columns"])
