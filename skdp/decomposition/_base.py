@@ -186,8 +186,7 @@ def check_center(center, n_features):
     if center.shape != (n_features,):
         raise ValueError(
             "The 'center' parameter must be 'private', 'none' or an array of shape "
-            f"({n_features},). "
-            f"Got an array of shape {center.shape} instead."
+            f"({n_features},). Got an array of shape {center.shape} instead."
         )
     return center
 

@@ -119,8 +119,7 @@ def sizes(estimator, shape, *, stream):
         t, v = min(t, n), min(v, m)
         if min(t, v) < k:
             raise ValueError(
-                f"sketch_size=({t}, {v}) must be at least n_components={k} on both sides. Got "
-                f"{min(t, v)}."
+                f"sketch_size=({t}, {v}) must be at least n_components={k}. Got {min(t, v)}."
             )
     return method, t, v
 
@@ -635,8 +634,7 @@ def factored(layout, noisy, maps_by_rows, start):
 
 OTHER_BLOCKS = (
     "or a memory map, or (for fit) a list of files: a sketch has a row for each row of X. For "
-    "other blocks set 'matrix_shape', call partial_fit with each block in the order of the rows, "
-    "then release()"
+    "other blocks set 'matrix_shape', call partial_fit with each block in order, then release()"
 )
 
 

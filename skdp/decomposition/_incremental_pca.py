@@ -382,9 +382,8 @@ class DPIncrementalPCA(
         X, seen = self._batch(X, groups, seen, **options)
         if ended:
             raise PrivacyError(
-                "the stream of this DPIncrementalPCA ended after "
-                f"{self.n_stream_releases_} releases: its budget is spent. "
-                "Use a larger 'max_releases', or start anew with "
+                f"the stream of this DPIncrementalPCA ended after {self.n_stream_releases_} "
+                "releases: its budget is spent. Use a larger 'max_releases', or start anew with "
                 "sklearn.base.clone, which is a second budget for the same rows."
             )
         if session is not None and hasattr(self, "components_"):

@@ -271,8 +271,7 @@ class DPLowRankFactorizer(
         if self._protects.by_rows and self.adjacency == "add_remove":
             raise ValueError(
                 "privacy_unit='row' needs adjacency='zero_out' (a row against zeros) or 'replace': "
-                "left_singular_vectors_ has one row for each row of X, so their number is public. "
-                "Got 'add_remove'."
+                "left_singular_vectors_ shows how many rows there are. Got 'add_remove'."
             )
         _inputs.check_unit_bound(self)
         check_option(self, "method", _METHODS)

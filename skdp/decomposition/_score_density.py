@@ -295,10 +295,8 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
             limits = np.zeros(0)
         fine = limits.shape == (2, 2) and np.isfinite(limits).all()
         if not fine or not np.all(limits[:, 1] - limits[:, 0] >= 1e-60):
-            raise ValueError(
-                "The 'limits' parameter of DPScoreDensity must be 'auto' or ((low, high), (low, "
-                f"high)) with low < high. Got {self.limits!r} instead."
-            )
+            expected = "'auto' or ((low, high), (low, high)) with low < high"
+            _validation.refuse_value(self, "limits", expected, self.limits)
         half = limits[:, 1] / 2 - limits[:, 0] / 2
         return Frame(limits[:, 0] + half, half)
 

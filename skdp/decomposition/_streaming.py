@@ -72,9 +72,8 @@ class StreamingMixin:
         self._check_stream(group.session, group.notes["params"])
         if vars(self).get(_ACTS, 0) != group.acts:
             raise PrivacyError(
-                "an earlier call was interrupted, and its batch may be included already. Call "
-                "n_committed_calls(): it returns how many batches are included, and the stream "
-                "goes on after them."
+                "an earlier call was interrupted, and its batch may be included. Call "
+                "n_committed_calls(): it says how many are, and the stream goes on after them."
             )
         return group
 

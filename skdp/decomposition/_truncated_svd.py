@@ -313,10 +313,8 @@ class DPTruncatedSVD(
             )
         check_used(self)
         if not self._protects.by_rows and self.budget_split != "auto":
-            raise ValueError(
-                "The 'budget_split' parameter of DPTruncatedSVD must be 'auto' unless "
-                f"privacy_unit='row' or 'group'. Got {self.budget_split!r} instead."
-            )
+            expected = "'auto' unless privacy_unit='row' or 'group'"
+            _validation.refuse_value(self, "budget_split", expected, self.budget_split)
 
     def _check_shape(self, n_samples, n_features):
         if self._protects.symmetric and n_samples != n_features:

@@ -280,8 +280,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         check_unit_bound(self)
         if self.algorithm == "one_shot" and not has_cells(self):
             raise ValueError(
-                "algorithm='one_shot' flips edges: it needs privacy_unit="
-                "'edge' and unit_bound=(0, high). Got "
+                "algorithm='one_shot' needs privacy_unit='edge' and unit_bound=(0, high). Got "
                 f"privacy_unit={self.privacy_unit!r} and unit_bound={self.unit_bound!r}."
             )
 
@@ -293,10 +292,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
                 f"Got shape {shape} instead."
             )
         if self.n_components >= n:
-            raise ValueError(
-                f"n_components={self.n_components} must be less than n_nodes={n}. "
-                f"Got {self.n_components}."
-            )
+            raise ValueError(f"n_components must be below n_nodes={n}. Got {self.n_components}.")
 
     def _offers_pure_dp(self):
         return self.n_components == 1 or (self.algorithm != "power" and has_cells(self))

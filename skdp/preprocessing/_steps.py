@@ -220,9 +220,8 @@ class PublicScaler(_PublicStep):
         if sp.issparse(X) and center.any():
             column = int(np.flatnonzero(center)[0])
             raise ValueError(
-                "PublicScaler keeps sparse rows sparse only where zero is one of the bounds of "
-                f"each column, or in their middle. In column {column} it is "
-                "neither: use such bounds, or X.toarray()."
+                "PublicScaler keeps sparse rows sparse only where zero is a bound of each column, "
+                f"or in the middle. In column {column} it is not: use such bounds, or X.toarray()."
             )
         return low, high, center, np.maximum(high - center, center - low)
 

@@ -97,8 +97,7 @@ def interactions_from_pairs(
         refuse_merged(np.asarray(pairs_users))
     if len(who) != len(what):
         raise ValueError(
-            "pairs_users and pairs_items must be columns of the same length. Got "
-            f"{len(who)} and {len(what)} names."
+            f"pairs_users and pairs_items need the same length. Got {len(who)} and {len(what)}."
         )
     weights = np.ones(len(who)) if values is None else _numbers(values)
     if weights.shape != (len(who),):

@@ -395,8 +395,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     def _users_in_blocks(self, X, y, groups):
         if groups is None:
             raise ValueError(
-                f"{type(self).__name__} needs 'groups' for rows in blocks: pass the user of each "
-                "row."
+                f"{type(self).__name__} needs 'groups', the user of each row, for rows in blocks."
             )
         self._decide_classes()
         encode, n_outputs = self._encoding()
@@ -411,9 +410,8 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         if groups is not None or self.group_column is not None:
             return "group"
         warn_caller(
-            f"{type(self).__name__} was fitted without users: each row counts as its own user, and "
-            "the guarantee protects single rows. If rows have users, pass 'groups' or set "
-            "'group_column'.",
+            f"{type(self).__name__} was fitted without users: each row counts as a user, and only "
+            "single rows are protected. If rows have users, pass 'groups' or set 'group_column'.",
             PrivacyUnitWarning,
         )
         return "row"
@@ -591,9 +589,8 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             )
         if groups is None and self.group_column is None and self.require_groups:
             raise ValueError(
-                f"{type(self).__name__}(require_groups=True) needs the users of the rows: pass "
-                "'groups' (through a Pipeline or a search this needs metadata routing) or set "
-                "'group_column'."
+                f"{type(self).__name__}(require_groups=True) needs users: pass 'groups' (through a "
+                "Pipeline or a search this needs metadata routing) or set 'group_column'."
             )
 
     def _linear(self, X, groups):
@@ -609,9 +606,8 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             return eta
         if labels is None:  # a scorer of scikit-learn never passes users
             warn_caller(
-                f"{type(self).__name__} has models of users, but predicts without users here: all "
-                "rows get the global model. Pass 'groups', set 'group_column', or use "
-                "public_copy().",
+                f"{type(self).__name__} has models of users, but predicts without users: all rows "
+                "get the global model. Pass 'groups', set 'group_column', or use public_copy().",
                 UserWarning,
             )
             return eta
