@@ -207,8 +207,6 @@ def suited_rows(
 def _tangent_product(ask: Any, V: FloatArray, share: float, noise: RowNoise) -> Any:
     """Release the product at V, its terms clipped to suit the noise."""
     query = ask.tangent(V, CORE_SCALE)
-    if noise.rect == 0.0:
-        return query.product(math.inf, share=share)
     goal = noise.goal(DIRECTION_LEVEL, noise.rect, len(V), share)
     largest = noise.clip_norm**2 / (2 * math.sqrt(1 - CORE_SCALE**-2))  # of a row's term, at any V
     clip = private_clip_level(query.sizes_above, largest, goal, CLIP_SHARE * share)

@@ -266,7 +266,7 @@ def test_fit_and_partial_fit_have_budgets_of_their_own():
         pca.partial_fit(X)
     assert pca.n_stream_releases_ == 1
     pca.fit(X)  # ends the stream
-    assert not hasattr(pca, "n_stream_releases_") and not hasattr(pca, "_private")
+    assert not hasattr(pca, "n_stream_releases_") and "_private" not in vars(pca)
 
 
 def test_parameters_stay_while_the_stream_runs():
