@@ -24,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 from skdp._limits import CLEAR, NEGLIGIBLE
 from skdp._validation import check_n_jobs, check_option, check_real
 from skdp.data.blocks import is_paths, one_blas_thread
+from skdp.data.products import in_dtype
 from skdp.data.stored_rows import BlockFiles
 from skdp.exceptions import PartialSignalWarning, PrivacyError, PrivacyWarning, warn_caller
 from skdp.privacy.accounting.receipts import PrivacyReport, cautions
@@ -201,6 +202,16 @@ def _refuse_weights(name, kwargs):
             "is calibrated for a weight of 1. For classes of unequal size use "
             "class_weight='balanced', where it is offered."
         )
+
+
+def as_input_dtype(attributes, dtype):
+    """Cast released float arrays to the dtype of the input where it holds them."""
+    if dtype != np.float32:
+        return attributes
+    return {
+        name: in_dtype(value, np.float32) if isinstance(value, np.ndarray) else value
+        for name, value in attributes.items()
+    }
 
 
 class FitObserver(Account):

@@ -20,7 +20,7 @@ from skdp._limits import CLEAR, GRAM_FEATURES, NEGLIGIBLE
 from skdp._validation import FLOATS, check_option, column_bounds
 from skdp.answer import NOTHING, Answer
 from skdp.base import FitsElsewhereMixin, check_given, clip_norm_of, units_of
-from skdp.data.products import in_dtype, row_products, saturated
+from skdp.data.products import row_products, saturated
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.sums import Neighbours
 from skdp.solvers import linalg, postprocess, spectral
@@ -156,16 +156,6 @@ def _in_place(ufunc, projected, numbers):
     """Return what a function makes of rows that are ours, in their memory if it is of that type."""
     same = np.result_type(projected, numbers) == projected.dtype
     return ufunc(projected, numbers, out=projected if same else None)
-
-
-def as_input_dtype(attributes, dtype):
-    """Cast released float arrays to the dtype of the input where it holds them."""
-    if dtype != np.float32:
-        return attributes
-    return {
-        name: in_dtype(value, np.float32) if isinstance(value, np.ndarray) else value
-        for name, value in attributes.items()
-    }
 
 
 def is_sparse(X):

@@ -11,7 +11,7 @@ from sklearn.utils.metadata_routing import UNUSED
 
 from skdp import _inputs, _validation
 from skdp._limits import MOST_DENSE
-from skdp.base import BaseDPEstimator, atomic
+from skdp.base import BaseDPEstimator, as_input_dtype, atomic
 from skdp.data.blocks import row_source
 from skdp.data.units import GroupRows
 from skdp.decomposition import _base, _centres
@@ -106,7 +106,7 @@ def fitted(answers, facts):
     attributes["mean_"] = released.mean if center is None else center + released.mean
     attributes["n_samples_seen_"] = round(released.n)
     attributes["clip_norm_"] = facts["clip_norm"]
-    return _base.as_input_dtype(attributes, np.dtype(facts["dtype"])), found
+    return as_input_dtype(attributes, np.dtype(facts["dtype"])), found
 
 
 def _center(facts):
@@ -337,7 +337,7 @@ class DPIncrementalPCA(
         session = self._open_session()
         X = self._checked_rows(X, groups, accept_sparse="csr")
         attributes = self._fit_session(session, X)
-        attributes = _base.as_input_dtype(attributes, _inputs.float_dtype(X))
+        attributes = as_input_dtype(attributes, _inputs.float_dtype(X))
         self._close_session(session, attributes)
         self._drop_stream()
         return self

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from skdp._inputs import bound_of, check_unit_bound, checked, has_cells, matrix_unit, public_units
 from skdp._validation import Seed, check_int, check_option
-from skdp.base import BaseDPEstimator, atomic
+from skdp.base import BaseDPEstimator, as_input_dtype, atomic
 from skdp.exceptions import NoSignalWarning, warn_caller
 from skdp.queries.entries import EntryQuery, NormQuery
 from skdp.solvers.graphs import embed_across, released_degrees
@@ -249,9 +248,8 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         session = self._open_session(pure=self._route(X.shape[0])[0] != "power")
         attributes, reason = self._fit_session(session, X)
         warn_no_signal(self, session, attributes, X.shape[0])
-        if X.dtype == np.float32:
-            attributes = {name: value.astype(np.float32) for name, value in attributes.items()}
-        return self._close_session(session, attributes | {"algorithm_reason_": reason})
+        attributes = as_input_dtype(attributes, X.dtype) | {"algorithm_reason_": reason}
+        return self._close_session(session, attributes)
 
     def fit_transform(self, X: Any, y: Any = None) -> Any:
         """Embed the nodes and return the embedding, which may be published.
@@ -323,46 +321,38 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
             cells = ask.cells(session.random_number(), share=session.left("pure"))
             Y = graph_of_pairs(cells.value, n)
             ask = FlippedMatrix(Y, cells.noise_scale, high=unit.high, loops=False)
-            pairs = partial(_flipped, n=n, k=self.n_components, kurtosis=ask.kurtosis)
-            attributes = self._embedded(ask, n, pairs, 0.0, 0.0)
-        else:
-            iterate = partial(_iterated, session, n=n, k=self.n_components, n_iter=self.n_iter)
-            share = session.left(session.budget.kind)
-            attributes = self._embedded(ask, n, iterate, share, _AVERAGED * self.n_components)
-        return attributes, reason
+        return self._embedded(session, ask, n), reason
 
-    def _embedded(self, ask, n, eigenpairs, share, spread):
+    def _embedded(self, session, ask, n):
         """Embed by the leading eigenvectors: as they are, without the degrees, or scaled by them.
 
-        `spread` is the noise of the eigenvectors over the variance of released degrees, 0 if all
-        is released.
+        If the graph was released, all of it is post-processing.
         """
+        k, released = self.n_components, isinstance(ask, FlippedMatrix)
+        share = 0.0 if released else session.left(session.budget.kind)
+
+        def eigenpairs(graph, share, project, ones_first):
+            if released:
+                return symmetric_pairs(graph, n, k, project, ask.kurtosis)
+            more = max(1, more_columns(session, k)) if session.law == "gaussian" else 0
+            start = session.random_start(n, min(k + more, n - 1), ones_first=ones_first)
+            options = {"law": session.law, "n_iter": self.n_iter, "project": project}
+            return iterate_symmetric(graph, start, k, share, **options)[:2]
+
         if self.normalization == "none":
             values, V = eigenpairs(ask, share, np.asarray, matrix_unit(self).low >= 0)
             return {"embedding_": fix_signs(V.T).T, "eigenvalues_": values}
         part = share / (PASSES["power"][0] + 1)  # as if it were one product more
-        released = released_degrees(ask, n, part)
-        alpha = matrix_unit(self).alpha
-        rest = lambda ask, across: eigenpairs(ask, share - part, across, False)  # noqa: E731
+        degrees, alpha = released_degrees(ask, n, part), matrix_unit(self).alpha
+        # The noise of the eigenvectors, over the variance of released degrees.
+        spread = 0.0 if released else _AVERAGED * k
+        rest = lambda graph, across: eigenpairs(graph, share - part, across, False)  # noqa: E731
         angles = self.normalization == "laplacian"
-        values, embedding = embed_across(ask, released, alpha, rest, spread, angles=angles)
-        return {"embedding_": embedding, "eigenvalues_": values, "degrees_": released.value}
+        values, embedding = embed_across(ask, degrees, alpha, rest, spread, angles=angles)
+        return {"embedding_": embedding, "eigenvalues_": values, "degrees_": degrees.value}
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.pairwise = True
         return tags
-
-
-def _flipped(ask, _share, project, _ones_first, *, n, k, kurtosis):
-    """Return the leading eigenpairs of a graph that was released, by post-processing."""
-    return symmetric_pairs(ask, n, k, project, kurtosis)
-
-
-def _iterated(session, ask, share, project, ones_first, *, n, k, n_iter):
-    """Return the leading eigenpairs from noisy products."""
-    more = max(1, more_columns(session, k)) if session.law == "gaussian" else 0
-    start = session.random_start(n, min(k + more, n - 1), ones_first=ones_first)
-    options = {"law": session.law, "n_iter": n_iter, "project": project}
-    return iterate_symmetric(ask, start, k, share, **options)[:2]
