@@ -257,6 +257,12 @@ def column_bounds(
     return (np.broadcast_to(low, (n_features,)).copy(), np.broadcast_to(high, (n_features,)).copy())
 
 
+def middle_and_radius(low: Any, high: Any, *, centered: bool = True) -> tuple[Any, Any]:
+    """Return the middle of public bounds (or 0), and how far they reach from there."""
+    middle = low + (high - low) / 2 if centered else np.zeros_like(low)
+    return middle, np.maximum(high - middle, middle - low)
+
+
 def _low_and_high(estimator: Any, value: Any) -> tuple[FloatArray, FloatArray]:
     """Read a pair, two arrays, or a list of tuples; without noise there is no largest bound."""
     widest = math.inf if getattr(estimator, "epsilon", None) == math.inf else _LARGEST

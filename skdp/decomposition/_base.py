@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._inputs import advised, checked, feature_names, mapped
 from skdp._limits import CLEAR, GRAM_FEATURES, NEGLIGIBLE
-from skdp._validation import FLOATS, check_option, column_bounds
+from skdp._validation import FLOATS, check_option, column_bounds, middle_and_radius
 from skdp.answer import NOTHING, Answer
 from skdp.base import FitsElsewhereMixin, check_given, clip_norm_of, units_of
 from skdp.data.products import row_products, saturated
@@ -190,8 +190,8 @@ def public_range(estimator, d, *, centers):
     if estimator.bounds is None:
         return check_center(estimator.center, d), 1.0, ()
     low, high = column_bounds(estimator, "bounds", d, feature_names(estimator))
-    middle = low + (high - low) / 2 if centers else np.zeros(d)
-    return middle, float(np.linalg.norm(np.maximum(high - middle, middle - low))), (low, high)
+    middle, radius = middle_and_radius(low, high, centered=centers)
+    return middle, float(np.linalg.norm(radius)), (low, high)
 
 
 def warn_of_verdict(estimator, found, asked, kept, chance=0.0, positive=0):

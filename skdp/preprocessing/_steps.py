@@ -522,9 +522,7 @@ class DPStandardScaler(
     def _range(self, session, ask, d, bounds, shares, n):
         """Return centre and half-width of each column, public or learnt, and what was found."""
         if bounds is not None and np.isfinite(bounds).all():
-            low, high = bounds
-            center = low + (high - low) / 2
-            return center, np.maximum(high - center, center - low), None
+            return *_validation.middle_and_radius(*bounds), None
         if session.budget.exact:  # nothing is cut, and a first mean makes the second accurate
             center, shares["moments"] = np.zeros(d), shares["moments"] / 2
             size = np.full(d, np.inf)

@@ -246,10 +246,8 @@ def _target_unit(estimator, ask, p, shares, public):
         find, share = partial(find_columns, ask.targets(), p, **public), shares["targets"]
         found, _, model_share = find_targets(find(share), find, None, share, model_share)
         return personalization.target_unit(found), model_share
-    low, high = bounds
-    center = low + (high - low) / 2 if estimator.fit_intercept else np.zeros(p)
-    radius = float(np.max(np.maximum(high - center, center - low)))
-    return personalization.TargetUnit(center, radius / CUT, True, 0), model_share
+    center, radius = _validation.middle_and_radius(*bounds, centered=estimator.fit_intercept)
+    return personalization.TargetUnit(center, float(radius.max()) / CUT, True, 0), model_share
 
 
 def warn_of_verdict(estimator, base, helped):

@@ -326,10 +326,7 @@ class Means:
 
     def _left(self, part: float, share: float) -> float:
         sd, left = self.sd, 0.0
+        noise = _CUT * sd * self.length * max(self.facts.unit_noise, 1e-12)  # at the whole budget
         for side, of_share in ((self.columns, part), (self.rows, 1 - part)):
-            noise = math.inf
-            if of_share > 0:
-                clip = _CUT * sd * self.length
-                noise = clip * max(self.facts.unit_noise, 1e-12) / math.sqrt(of_share * share)
-            left += side.left(noise, sd)
+            left += side.left(noise / math.sqrt(of_share * share) if of_share else math.inf, sd)
         return left
