@@ -41,6 +41,17 @@ def _is_real(value):
         return False
 
 
+def _is_int(value, low):
+    return isinstance(value, Integral) and not isinstance(value, bool) and value >= low
+
+
+def check_count(name: str, value: Any, low: int) -> int:
+    """Return an integer argument of at least `low`."""
+    if not _is_int(value, low):
+        raise ValueError(f"{name!r} must be an int of at least {low}. Got {value!r} instead.")
+    return int(value)
+
+
 def check_real(estimator: Any, name: str, low, high, *, closed="neither", also=()) -> Any:
     """Return a float parameter in the interval (or one of the strings `also`).
 
@@ -73,7 +84,7 @@ def check_int(estimator, name, low, *, also=(), none=False, parts=False):
     value = getattr(estimator, name)
     if (none and value is None) or (isinstance(value, str) and value in also):
         return value
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
+    if not _is_int(value, low):
         extra = " or a float in (0, 1)" * parts + " or None" * none
         extra += f" or a str among {sorted(also)}" if also else ""
         refuse_value(estimator, name, f"an int in the range [{low}, inf){extra}", value)
@@ -206,7 +217,7 @@ def check_shape(estimator, name):
     except (TypeError, ValueError):
         refuse_value(estimator, name, expected, value)
     for side in (m, n):
-        if isinstance(side, bool) or not isinstance(side, Integral) or side < 1:
+        if not _is_int(side, 1):
             refuse_value(estimator, name, expected, value)
     return int(m), int(n)
 

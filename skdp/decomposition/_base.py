@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._inputs import advised, checked, feature_names, mapped
 from skdp._limits import CLEAR, GRAM_FEATURES, NEGLIGIBLE
-from skdp._validation import FLOATS, check_option, column_bounds, middle_and_radius
+from skdp._validation import FLOATS, check_count, check_option, column_bounds, middle_and_radius
 from skdp.answer import NOTHING, Answer
 from skdp.base import FitsElsewhereMixin, check_given, clip_norm_of, units_of
 from skdp.data.products import row_products, saturated
@@ -494,8 +494,7 @@ class ProbabilisticModelMixin:
         (4, 3)
         """
         check_is_fitted(self)
-        if isinstance(n_samples, bool) or not isinstance(n_samples, Integral) or n_samples < 1:
-            raise ValueError(f"'n_samples' must be an int of at least 1. Got {n_samples!r}.")
+        check_count("n_samples", n_samples, 1)
         rng = np.random.default_rng(random_state)
         components, variances, noise = self._model(scaled=False)
         excess = np.sqrt(np.maximum(variances - noise, 0.0))

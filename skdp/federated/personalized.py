@@ -9,7 +9,7 @@ from sklearn.utils import check_X_y
 
 from skdp._inputs import advised, check_numbers
 from skdp._limits import FloatArray
-from skdp._validation import complete_labels
+from skdp._validation import check_count, complete_labels
 from skdp.data.blocks import zero_rows
 from skdp.data.units import UserRows
 from skdp.exceptions import PrivacyError
@@ -434,8 +434,7 @@ class FederatedRounds:
             The fitted estimator, with its receipt and without models of users.
         """
         estimator, p = _unfitted(self.model)
-        if _clients.check_count("n_features", n_features) < 1:
-            raise ValueError(f"'n_features' must be at least 1. Got {n_features!r} instead.")
+        n_features = check_count("n_features", n_features, 1)
         n = _public_users(estimator, n_users)
         rows = UserRows(zero_rows(n, n_features), zero_rows(n, p), np.arange(n), True)
         schema = FirstFitUsers(estimator, UserQuery(rows, adjacency=estimator.adjacency))
@@ -460,4 +459,4 @@ def _public_users(estimator: Any, n_users: Any) -> int:
             "'n_users' is public under adjacency='replace', which needs it, and private under "
             f"'add_remove', where it is left out. Got {n_users!r} under {estimator.adjacency!r}."
         )
-    return _clients.check_count("n_users", n_users) if public else 0
+    return check_count("n_users", n_users, 0) if public else 0

@@ -354,7 +354,7 @@ def test_what_has_no_federated_fit():
         with pytest.raises((ValueError, PrivacyError), match=match):
             FederatedRounds(estimator, CONFIG).fit(UnmaskedAggregator([]), n_features=D)
     estimator = DPPersonalizedRegressor(1)
-    with pytest.raises(ValueError, match="'n_features' must be at least 1"):
+    with pytest.raises(ValueError, match="'n_features' must be an int of at least 1"):
         FederatedRounds(estimator, CONFIG).fit(UnmaskedAggregator([]), n_features=0)
     with pytest.raises(PrivacyError, match="'n_users' is public"):
         FederatedRounds(estimator, CONFIG).fit(UnmaskedAggregator([]), n_features=D, n_users=3)
