@@ -61,9 +61,8 @@ def statistics(X, facts, n_jobs=None):
     clip_norm = facts["clip_norm"]
     unit = {"by_group": facts["persons"], "adjacency": facts["adjacency"]}
     query = RowQuery(X, clip_norm=clip_norm, n_jobs=n_jobs, **unit)
-    center = _center(facts)
-    if center is not None:
-        query = query.centered(center)
+    if facts["center"] is not None:
+        query = query.centered(facts["center"])
     if facts["sketch"] is not None:
         out = {"sketch": query.gram_product(facts["sketch"]), "total_variance": query.square_sum()}
         out |= {"center": query.sums()} if facts["centers"] else {}
@@ -102,19 +101,11 @@ def fitted(answers, facts):
         total = float(answers["total_variance"].value) - n * float(released.mean @ released.mean)
         attributes = postprocess.sketch_attributes(Y, Q, released.noise_scale, total, n, k)
         found = int(np.count_nonzero(attributes["singular_values_"]))
-    center = _center(facts)
+    center = facts["center"]
     attributes["mean_"] = released.mean if center is None else center + released.mean
     attributes["n_samples_seen_"] = round(released.n)
     attributes["clip_norm_"] = facts["clip_norm"]
     return as_input_dtype(attributes, np.dtype(facts["dtype"])), found
-
-
-def _center(facts):
-    """Return what is subtracted from all rows: public, learnt, or nothing.
-
-    Checkpoints of earlier versions know of no centre that was learnt.
-    """
-    return facts.get("about") if facts["center"] is None else facts["center"]
 
 
 def _released(answers, facts):
@@ -437,14 +428,15 @@ class DPIncrementalPCA(
         ask = session.ask(query if center is None else query.centered(center))
         n = X.n_rows() if public else None
         about, clip_norm, left = self._start(session, ask, shares, d, n)
+        center = about if center is None else center
         shares = with_rest(shares, left)
         sketch = None
         if d > MOST_DENSE:
             sketch = orthonormal(session.random_signs((d, postprocess.sketch_size(k, d))))
         facts = {
-            "adjacency": self.adjacency, "clip_norm": clip_norm, "center": center, "about": about,
-            "centers": centers, "k": k, "d": d, "n": n, "persons": self._by_group, "sketch": sketch,
-            "dtype": _inputs.float_dtype(X).str,
+            "adjacency": self.adjacency, "clip_norm": clip_norm, "center": center,
+            "centers": centers, "k": k, "d": d, "n": 0 if public else None,
+            "persons": self._by_group, "sketch": sketch, "dtype": _inputs.float_dtype(X).str,
             "names": list(getattr(self, "feature_names_in_", ())),
         }  # fmt: skip
         return facts, shares
@@ -470,7 +462,6 @@ class DPIncrementalPCA(
     def _first_step(self, session, X):
         X = row_source(X)
         facts, shares = self._facts(session, X)
-        facts["n"] = None if facts["n"] is None else 0
         bounds = {name: b.bound for name, b in statistics(X, facts).items()}
         notes, options = {"facts": facts, "seen": []}, {"mechanism": self.mechanism, "touches": 1}
         return self._start_stream(session, bounds, shares, notes, **options)

@@ -385,7 +385,7 @@ def test_a_start_goes_on_from_a_checkpoint(tmp_path):
     """All batches are taken about the same point, also after a restore."""
     with testing.seeded_entropy(0):
         pca = DPIncrementalPCA(2, epsilon=4.0, max_releases=3).partial_fit(FAR)
-    about = pca._private.notes["facts"]["about"]
+    about = pca._private.notes["facts"]["center"]
     assert np.allclose(about, FAR.mean(axis=0), atol=30)
     pca.checkpoint(tmp_path / "stream")
     pca.partial_fit(FAR)
@@ -393,7 +393,7 @@ def test_a_start_goes_on_from_a_checkpoint(tmp_path):
     pca._drop_stream()
     pca = DPIncrementalPCA.restore(tmp_path / "stream")
     assert np.array_equal(pca.mean_, mean)
-    assert np.array_equal(pca._private.notes["facts"]["about"], about)
+    assert np.array_equal(pca._private.notes["facts"]["center"], about)
     assert np.allclose(pca.partial_fit(FAR).mean_, FAR.mean(axis=0), atol=0.5)
 
 
