@@ -343,7 +343,7 @@ class PersonalizedClient(_clients.FederatedClient):
             codes = np.unique(model._checked_labels(groups, X), return_inverse=True)[1]
         d = int(X.shape[1])
         super().__init__(
-            FirstFitUsers(model, model._query(model._rows_by_user(X, y, codes))),
+            FirstFitUsers(model, model._query(X, y, codes)),
             config,
             SIGNATURES,
             epsilon=epsilon,

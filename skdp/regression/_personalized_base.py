@@ -372,19 +372,17 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     def _query_and_users(self, X, y, groups, *, reset):
         """Return the query over users, and those whose heads are fitted here (None: nobody's)."""
         if reset and _inputs.as_blocks(X) is not None and not _inputs.is_memory_map(X):
-            return self._query(self._users_in_blocks(X, y, groups)), None
+            return self._users_in_blocks(X, y, groups), None
         X, y, labels = self._validated(X, y, groups, reset=reset)
         if reset:
             self._decide_classes(y)
         if labels is None:  # each row is its own user
-            return self._query(self._rows_by_user(X, y, np.arange(X.shape[0]))), None
+            return self._query(X, y, np.arange(X.shape[0])), None
         users, codes = np.unique(labels, return_inverse=True)
-        return self._query(self._rows_by_user(X, y, codes)), users
+        return self._query(X, y, codes), users
 
-    def _rows_by_user(self, X, y, codes):
-        return UserRows(X, self._encoding()[0](y), codes, self._scales_targets())
-
-    def _query(self, rows):
+    def _query(self, X, y, codes):
+        rows = UserRows(X, self._encoding()[0](y), codes, self._scales_targets())
         return UserQuery(rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
 
     def _decide_classes(self, y=None):
@@ -399,9 +397,9 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         encode, n_outputs = self._encoding()
         placed = _inputs.in_blocks(self, X, y, groups, numbers=self._y_numeric)
         form = GroupForm(_validation.check_labels, encode, self._scales_targets())
-        users = groups_of(placed, form)
-        users.n_outputs = n_outputs
-        return users
+        rows = groups_of(placed, form)
+        rows.n_outputs = n_outputs
+        return UserQuery(rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
 
     def _unit_of(self, groups):
         self._check_one_form(groups)

@@ -322,8 +322,7 @@ def test_one_user_moves_an_answer_no_further_than_its_bound(name, adjacency):
     checks = SIGNATURES[FirstFitUsers][name]
 
     def users_of(A, b, kept):
-        rows = estimator._rows_by_user(A[kept], b[kept], users[kept])
-        return FirstFitUsers(estimator, estimator._query(rows))
+        return FirstFitUsers(estimator, estimator._query(A[kept], b[kept], users[kept]))
 
     honest, largest = users_of(X, y, first), 0.0
     for seed in range(20):

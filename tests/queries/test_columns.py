@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp._limits import SQUARE_WEIGHT
 from skdp.data.blocks import DenseRows, row_source
 from skdp.data.numbers import WHOLE, CountsIn, stored_columns
 from skdp.data.units import GroupRows
-from skdp.queries.columns import ColumnQuery
+from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
 from skdp.testing import check_sensitivity
 from tools.outcomes import refuses
 from tools.places import InBlocks

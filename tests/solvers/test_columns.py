@@ -1,7 +1,6 @@
 """Location and spread of columns, from released numbers."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -181,12 +180,9 @@ def test_noise_raises_no_scale_and_finds_none():
 
 
 def test_moments_of_columns():
-    def read(sums, noise, center, size):
-        ask = SimpleNamespace(moments=lambda *_, share: Answer(np.array(sums), noise))
-        return release_moments(ask, np.array([center]), np.array([size]), None, 1.0)
-
-    n, b, c = 100.0, 1.66, 0.5
-    found = read([50.0, b * (40.0 - n / 2), c * n], 0.0, 3.0, 2.0)
+    Sums = type("Sums", (Answer,), {"moments": lambda self, *_, share: self})
+    sums = np.array([50.0, 1.66 * (40.0 - 100.0 / 2), 0.5 * 100.0])
+    found = release_moments(Sums(sums, 0.0), np.array([3.0]), np.array([2.0]), None, 1.0)
     np.testing.assert_allclose([*found.mean, *found.variance, found.n], [4.0, 4 * 0.15, 100.0])
-    lost = read(np.zeros(3), 10.0, 0.0, 1.0)
+    lost = release_moments(Sums(np.zeros(3), 10.0), np.zeros(1), np.ones(1), None, 1.0)
     assert lost.n == 40.0 and lost.variance > 0
