@@ -75,6 +75,11 @@ def _new_directions(Y: FloatArray, basis: FloatArray) -> FloatArray:
     return np.asarray(left[:, values > 1e-12 * size])
 
 
+def signal_share(square: float, noise: float) -> float:
+    """Return the share of a square that is not its expected noise (James, Stein; Ledoit, Wolf)."""
+    return max(0.0, 1 - noise / square) if square > 0 else 0.0
+
+
 def symmetric_noise_edge(noise_scale: float, d: int) -> float:
     """Spectral edge of (G + G')/2 with standard deviation `noise_scale` on the diagonal."""
     return float(noise_scale * np.sqrt(2.0 * d))

@@ -24,7 +24,7 @@ from skdp.answer import Answer
 from skdp.data.factorisations import of_public, times_powers
 from skdp.solvers import local_fits
 from skdp.solvers.columns import CUT, FARTHEST, Columns
-from skdp.solvers.linalg import symmetric_noise_edge, top_eigenpairs
+from skdp.solvers.linalg import signal_share, symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.postprocess import normal_equations, solve_normal_equations
 from skdp.solvers.scaling import Scaling, digest
 
@@ -464,7 +464,7 @@ def whitener_of(released: Answer) -> FloatArray:
     terms = d * (d + 1) / 2
     total = float((change * change).sum())
     noise_square = noise**2 * terms * (1 + 3 * math.sqrt(2 / terms))
-    shrink = max(0.0, 1 - noise_square / total) if total > 0 else 0.0
+    shrink = signal_share(total, noise_square)
     if shrink == 0.0 or mean <= 0.0:
         return np.eye(d)
     edge = max(shrink * symmetric_noise_edge(noise, d), 1e-3 * mean)
