@@ -45,17 +45,17 @@ def top_eigenpairs(M: FloatArray, k: int | None = None) -> tuple[FloatArray, Flo
 
 
 def leading_eigenvectors(
-    multiply: Callable[[FloatArray], FloatArray], start: FloatArray, k: int, most: int = 400
+    multiply: Callable[[FloatArray], FloatArray], start: FloatArray, k: int
 ) -> FloatArray:
     """Return the k eigenvectors of largest magnitude of a symmetric map that has no noise.
 
-    Rayleigh-Ritz in block Krylov spaces of at most about `most` dimensions, restarted twice.
+    Rayleigh-Ritz in block Krylov spaces of at most about 400 dimensions, restarted twice.
     """
     V = orthonormal(start)
     for _ in range(3):
         basis = images = np.zeros((len(V), 0))
         block = V
-        while block.shape[1] and basis.shape[1] < most:
+        while block.shape[1] and basis.shape[1] < 400:
             image = multiply(block)
             basis, images = np.hstack([basis, block]), np.hstack([images, image])
             block = _new_directions(image, basis)
