@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from skdp._inputs import refuse_blocks
 from skdp._validation import Seed, check_int, check_option, check_real
-from skdp.base import BaseDPEstimator, atomic, keeps_parameters
+from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import is_dask_array
 from skdp.decomposition._base import each_by_itself
 from skdp.exceptions import PrivacyError
@@ -437,7 +437,6 @@ class DPGridSearchCV(PrivateSearch):
     2
     """
 
-    @keeps_parameters
     def __init__(
         self,
         estimator: Any,
@@ -452,7 +451,18 @@ class DPGridSearchCV(PrivateSearch):
         score_budget_fraction: float = 0.1,
         assume_rowwise: Sequence[Any] = (),
         random_state: Seed = None,
-    ) -> None: ...
+    ) -> None:
+        self.estimator = estimator
+        self.param_grid = param_grid
+        self.scoring = scoring
+        self.cv = cv
+        self.epsilon = epsilon
+        self.delta = delta
+        self.strategy = strategy
+        self.mean_n_runs = mean_n_runs
+        self.score_budget_fraction = score_budget_fraction
+        self.assume_rowwise = assume_rowwise
+        self.random_state = random_state
 
     def _candidates(self):
         return ParameterGrid(self.param_grid)
@@ -545,7 +555,6 @@ class DPRandomizedSearchCV(PrivateSearch):
     1.0
     """
 
-    @keeps_parameters
     def __init__(
         self,
         estimator: Any,
@@ -561,7 +570,19 @@ class DPRandomizedSearchCV(PrivateSearch):
         score_budget_fraction: float = 0.1,
         assume_rowwise: Sequence[Any] = (),
         random_state: Seed = None,
-    ) -> None: ...
+    ) -> None:
+        self.estimator = estimator
+        self.param_distributions = param_distributions
+        self.scoring = scoring
+        self.cv = cv
+        self.n_iter = n_iter
+        self.epsilon = epsilon
+        self.delta = delta
+        self.strategy = strategy
+        self.mean_n_runs = mean_n_runs
+        self.score_budget_fraction = score_budget_fraction
+        self.assume_rowwise = assume_rowwise
+        self.random_state = random_state
 
     def _candidates(self):
         """Draw candidates; they are public and no noise, so any generator will do."""

@@ -8,7 +8,6 @@ import numpy as np
 
 from skdp._inputs import checked
 from skdp._validation import Seed, check_bounds, check_int, check_option, check_real
-from skdp.base import keeps_parameters
 from skdp.papers._base import (
     _VALUES,
     Published,
@@ -94,7 +93,6 @@ class PowerDeflation(Published):
     _privacy_units = {"edge": ("add_remove",)}
     privacy_unit = "edge"
 
-    @keeps_parameters
     def __init__(
         self,
         n_components: int = 1,
@@ -107,7 +105,16 @@ class PowerDeflation(Published):
         calibration: str = "exact",
         entry_bounds: tuple[float, float] = (0.0, 1.0),
         random_state: Seed = None,
-    ) -> None: ...
+    ) -> None:
+        self.n_components = n_components
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.coherence = coherence
+        self.n_iter = n_iter
+        self.calibration = calibration
+        self.entry_bounds = entry_bounds
+        self.random_state = random_state
 
     def _checked_matrix(self, X):
         forms = ("csr", "csc", "coo")

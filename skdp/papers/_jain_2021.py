@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from skdp._inputs import check_numbers, checked, labels_of, name_of_label
 from skdp._limits import FloatArray
 from skdp._validation import Seed, check_int, check_option, check_real
-from skdp.base import BaseDPEstimator, atomic, keeps_parameters
+from skdp.base import BaseDPEstimator, atomic
 from skdp.data.factorisations import of_public, row_squares, solve
 from skdp.data.units import Batch, UserRows
 from skdp.decomposition._base import LinearTransformMixin
@@ -109,7 +109,6 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
     privacy_unit = "group"
     __metadata_request__fit = {"groups": True}
 
-    @keeps_parameters
     def __init__(
         self,
         n_components: int = 2,
@@ -125,7 +124,19 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
         candidates: ArrayLike | None = None,
         calibration: str = "exact",
         random_state: Seed = None,
-    ) -> None: ...
+    ) -> None:
+        self.n_components = n_components
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.n_rounds = n_rounds
+        self.max_rows = max_rows
+        self.target_bound = target_bound
+        self.product_bound = product_bound
+        self.start = start
+        self.candidates = candidates
+        self.calibration = calibration
+        self.random_state = random_state
 
     @atomic
     def fit(self, X: Any, y: Any, groups: Any) -> Self:

@@ -8,7 +8,6 @@ import numpy as np
 
 from skdp._inputs import check_matrix
 from skdp._validation import Seed, check_bounds, check_int, check_option
-from skdp.base import keeps_parameters
 from skdp.decomposition._base import LinearTransformMixin
 from skdp.papers._base import (
     RULES,
@@ -92,7 +91,6 @@ class PowerMethod(LinearTransformMixin, Published):
 
     _privacy_units = {"interaction": ("add_remove",), "edge": ("add_remove",)}
 
-    @keeps_parameters
     def __init__(
         self,
         n_components: int = 2,
@@ -107,7 +105,18 @@ class PowerMethod(LinearTransformMixin, Published):
         n_iter: int = 3,
         entry_bounds: tuple[float, float] = (0.0, 1.0),
         random_state: Seed = None,
-    ) -> None: ...
+    ) -> None:
+        self.n_components = n_components
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.privacy_unit = privacy_unit
+        self.sensitivity = sensitivity
+        self.n_parties = n_parties
+        self.calibration = calibration
+        self.n_iter = n_iter
+        self.entry_bounds = entry_bounds
+        self.random_state = random_state
 
     def _checked_matrix(self, X):
         options = {"accept_sparse": ("csr", "csc"), "ensure_min_features": 2}

@@ -6,7 +6,6 @@ import numpy as np
 
 from skdp._inputs import check_matrix
 from skdp._validation import Seed, check_int, check_option, check_real
-from skdp.base import keeps_parameters
 from skdp.decomposition._base import LinearTransformMixin
 from skdp.decomposition._factorizer_state import Layout, draw_maps
 from skdp.papers._base import Published
@@ -88,7 +87,6 @@ class SketchFactorizer(LinearTransformMixin, Published):
     privacy_unit = "frobenius"
     _splits_budget = False  # sketches are drawn once
 
-    @keeps_parameters
     def __init__(
         self,
         n_components: int = 2,
@@ -100,7 +98,15 @@ class SketchFactorizer(LinearTransformMixin, Published):
         method: str = "two_sketch",
         alpha: float = 0.25,
         random_state: Seed = None,
-    ) -> None: ...
+    ) -> None:
+        self.n_components = n_components
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.sensitivity = sensitivity
+        self.method = method
+        self.alpha = alpha
+        self.random_state = random_state
 
     def _checked_matrix(self, X):
         X = check_matrix(self, X, "in DPLowRankFactorizer", accept_sparse=("csr", "csc"))
