@@ -115,21 +115,6 @@ def atomic(fit: _Fit) -> _Fit:
     return cast(_Fit, wrapper)
 
 
-def keeps_parameters(init: _Fit) -> _Fit:
-    """Decorate an `__init__` that has no more to do than to keep its parameters as attributes."""
-    parameters = inspect.signature(init)
-
-    @functools.wraps(init)
-    def wrapper(self, *args, **kwargs):
-        init(self, *args, **kwargs)  # its errors name the class
-        given = parameters.bind(self, *args, **kwargs)
-        given.apply_defaults()
-        _, *kept = given.arguments.items()  # all but `self`
-        vars(self).update(kept)
-
-    return cast(_Fit, wrapper)
-
-
 def run_atomically(fit, estimator, args, kwargs):
     """Run a fit; if it raises, restore the estimator and settle its sessions.
 

@@ -11,7 +11,7 @@ from sklearn.utils.metadata_routing import UNUSED
 
 from skdp import _inputs, _validation
 from skdp._limits import MOST_DENSE
-from skdp.base import BaseDPEstimator, as_input_dtype, atomic, keeps_parameters
+from skdp.base import BaseDPEstimator, as_input_dtype, atomic
 from skdp.data.blocks import row_source
 from skdp.data.units import GroupRows
 from skdp.decomposition import _base, _centres
@@ -269,7 +269,6 @@ class DPIncrementalPCA(
     __metadata_request__partial_fit = {"check_input": UNUSED}
     _free = ("whiten", "copy", "batch_size", "n_jobs")
 
-    @keeps_parameters
     def __init__(
         self,
         n_components: int | None = None,
@@ -289,7 +288,23 @@ class DPIncrementalPCA(
         budget_split: _validation.Split = "auto",
         random_state: _validation.Seed = None,
         n_jobs: int | None = None,
-    ) -> None: ...
+    ) -> None:
+        self.n_components = n_components
+        self.whiten = whiten
+        self.copy = copy
+        self.batch_size = batch_size
+        self.epsilon = epsilon
+        self.delta = delta
+        self.clip_norm = clip_norm
+        self.adjacency = adjacency
+        self.privacy_unit = privacy_unit
+        self.group_column = group_column
+        self.center = center
+        self.max_releases = max_releases
+        self.mechanism = mechanism
+        self.budget_split = budget_split
+        self.random_state = random_state
+        self.n_jobs = n_jobs
 
     @atomic
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:

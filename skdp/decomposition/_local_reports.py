@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._inputs import advised, checked
 from skdp._validation import check_int, check_real
-from skdp.base import BaseDPEstimator, DocLinkMixin, atomic, keeps_parameters
+from skdp.base import BaseDPEstimator, DocLinkMixin, atomic
 from skdp.data.products import SketchMap
 from skdp.decomposition._factorizer_state import draw_sketch
 from skdp.privacy.streams.sketches import SketchSource
@@ -87,7 +87,6 @@ class LocalRowRandomizer(
     (epsilon=4, delta=1e-06) row
     """
 
-    @keeps_parameters
     def __init__(
         self,
         *,
@@ -97,7 +96,13 @@ class LocalRowRandomizer(
         sketch_size: int | None = None,
         sketch_seed: int | None = None,
         random_state: int | None = None,
-    ) -> None: ...
+    ) -> None:
+        self.clip_norm = clip_norm
+        self.epsilon = epsilon
+        self.delta = delta
+        self.sketch_size = sketch_size
+        self.sketch_seed = sketch_seed
+        self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the number of columns; spends nothing.

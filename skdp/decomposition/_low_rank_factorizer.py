@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp import _inputs
 from skdp._validation import Seed, check_int, check_option, check_rank, check_shape
-from skdp.base import BaseDPEstimator, as_input_dtype, atomic, keeps_parameters
+from skdp.base import BaseDPEstimator, as_input_dtype, atomic
 from skdp.data.blocks import is_paths
 from skdp.decomposition import _factorizer_state as states
 from skdp.decomposition._base import LinearTransformMixin, found_of, warn_of_verdict
@@ -144,7 +144,6 @@ class DPLowRankFactorizer(
         "row": ("zero_out", "replace")
     }
 
-    @keeps_parameters
     def __init__(
         self,
         n_components: int = 2,
@@ -164,7 +163,23 @@ class DPLowRankFactorizer(
         window: int | None = None,
         random_state: Seed = None,
         n_jobs: int | None = None,
-    ) -> None: ...
+    ) -> None:
+        self.n_components = n_components
+        self.epsilon = epsilon
+        self.delta = delta
+        self.privacy_unit = privacy_unit
+        self.unit_bound = unit_bound
+        self.adjacency = adjacency
+        self.method = method
+        self.sketch = sketch
+        self.sensitivity_mode = sensitivity_mode
+        self.sketch_size = sketch_size
+        self.matrix_shape = matrix_shape
+        self.max_releases = max_releases
+        self.mechanism = mechanism
+        self.window = window
+        self.random_state = random_state
+        self.n_jobs = n_jobs
 
     @atomic
     def fit(self, X: Any, y: Any = None) -> Self:

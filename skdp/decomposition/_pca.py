@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from skdp import _validation
 from skdp._inputs import GroupUnitMixin, float_dtype
-from skdp.base import BaseDPEstimator, as_input_dtype, atomic, keeps_parameters
+from skdp.base import BaseDPEstimator, as_input_dtype, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition import _base, _centres
 from skdp.decomposition._planning import DecompositionPlans
@@ -257,7 +257,6 @@ class DPPCA(
     (epsilon=1, delta=1e-06) row
     """
 
-    @keeps_parameters
     def __init__(
         self,
         n_components: int | float | str | None = None,
@@ -280,7 +279,26 @@ class DPPCA(
         bounds: _validation.ColumnBounds | None = None,
         budget_split: _validation.Split = "auto",
         n_jobs: int | None = None,
-    ) -> None: ...
+    ) -> None:
+        self.n_components = n_components
+        self.copy = copy
+        self.whiten = whiten
+        self.svd_solver = svd_solver
+        self.tol = tol
+        self.iterated_power = iterated_power
+        self.n_oversamples = n_oversamples
+        self.power_iteration_normalizer = power_iteration_normalizer
+        self.random_state = random_state
+        self.epsilon = epsilon
+        self.delta = delta
+        self.clip_norm = clip_norm
+        self.adjacency = adjacency
+        self.privacy_unit = privacy_unit
+        self.group_column = group_column
+        self.center = center
+        self.bounds = bounds
+        self.budget_split = budget_split
+        self.n_jobs = n_jobs
 
     @atomic
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:

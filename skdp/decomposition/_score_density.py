@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from skdp import _validation
 from skdp._inputs import check_placed, check_rows
 from skdp._limits import COUNT_WEIGHT
-from skdp.base import BaseDPEstimator, atomic, keeps_parameters, warn_undetected_columns
+from skdp.base import BaseDPEstimator, atomic, warn_undetected_columns
 from skdp.data.blocks import row_source
 from skdp.data.units import Placed
 from skdp.data.views import RecordForm
@@ -162,7 +162,6 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
     (epsilon=1, delta=1e-06) row
     """
 
-    @keeps_parameters
     def __init__(
         self,
         axes: ArrayLike | None = None,
@@ -178,7 +177,19 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         budget_split: _validation.Split = "auto",
         random_state: _validation.Seed = None,
         n_jobs: int | None = None,
-    ) -> None: ...
+    ) -> None:
+        self.axes = axes
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.kind = kind
+        self.classes = classes
+        self.center = center
+        self.limits = limits
+        self.n_bins = n_bins
+        self.budget_split = budget_split
+        self.random_state = random_state
+        self.n_jobs = n_jobs
 
     @classmethod
     def from_model(cls, model: BaseEstimator, components: Any = (0, 1), **params: Any) -> Any:

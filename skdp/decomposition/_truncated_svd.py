@@ -8,7 +8,7 @@ from typing import Any, Self
 from skdp import _inputs, _validation
 from skdp._limits import CLEAR
 from skdp.answer import NOTHING
-from skdp.base import BaseDPEstimator, as_input_dtype, atomic, keeps_parameters
+from skdp.base import BaseDPEstimator, as_input_dtype, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition import _base, _centres, _unit_fits
 from skdp.decomposition._planning import DecompositionPlans
@@ -195,7 +195,6 @@ class DPTruncatedSVD(
 
     _privacy_units = offered("row", "group", *_unit_fits.UNIT_SOLVERS)
 
-    @keeps_parameters
     def __init__(
         self,
         n_components: int = 2,
@@ -215,7 +214,23 @@ class DPTruncatedSVD(
         unit_bound: Any = None,
         budget_split: _validation.Split = "auto",
         n_jobs: int | None = None,
-    ) -> None: ...
+    ) -> None:
+        self.n_components = n_components
+        self.algorithm = algorithm
+        self.n_iter = n_iter
+        self.n_oversamples = n_oversamples
+        self.power_iteration_normalizer = power_iteration_normalizer
+        self.random_state = random_state
+        self.tol = tol
+        self.epsilon = epsilon
+        self.delta = delta
+        self.clip_norm = clip_norm
+        self.adjacency = adjacency
+        self.privacy_unit = privacy_unit
+        self.group_column = group_column
+        self.unit_bound = unit_bound
+        self.budget_split = budget_split
+        self.n_jobs = n_jobs
 
     @atomic
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:

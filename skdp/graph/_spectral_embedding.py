@@ -12,7 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from skdp._inputs import bound_of, check_unit_bound, checked, has_cells, matrix_unit, public_units
 from skdp._validation import Seed, check_int, check_option
-from skdp.base import BaseDPEstimator, as_input_dtype, atomic, keeps_parameters
+from skdp.base import BaseDPEstimator, as_input_dtype, atomic
 from skdp.exceptions import NoSignalWarning, warn_caller
 from skdp.queries.entries import EntryQuery, NormQuery
 from skdp.solvers.graphs import embed_across, released_degrees
@@ -198,7 +198,6 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
 
     _privacy_units = offered("edge", "edge_change", "mixed")
 
-    @keeps_parameters
     def __init__(
         self,
         n_components: int = 2,
@@ -213,7 +212,18 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         algorithm: str = "auto",
         unit_bound: Any = None,
         random_state: Seed = None,
-    ) -> None: ...
+    ) -> None:
+        self.n_components = n_components
+        self.affinity = affinity
+        self.normalization = normalization
+        self.n_iter = n_iter
+        self.algorithm = algorithm
+        self.unit_bound = unit_bound
+        self.random_state = random_state
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.privacy_unit = privacy_unit
 
     @atomic
     def fit(self, X: Any, y: Any = None) -> Self:

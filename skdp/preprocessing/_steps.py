@@ -408,7 +408,6 @@ class DPStandardScaler(
     True
     """
 
-    @base.keeps_parameters
     def __init__(
         self,
         *,
@@ -423,7 +422,18 @@ class DPStandardScaler(
         budget_split: _validation.Split = "auto",
         random_state: _validation.Seed = None,
         n_jobs: int | None = None,
-    ) -> None: ...
+    ) -> None:
+        self.with_mean = with_mean
+        self.with_std = with_std
+        self.bounds = bounds
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.privacy_unit = privacy_unit
+        self.group_column = group_column
+        self.budget_split = budget_split
+        self.random_state = random_state
+        self.n_jobs = n_jobs
 
     @base.atomic
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:

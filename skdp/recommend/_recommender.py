@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from skdp._inputs import check_matrix, check_rows, checked, mapped, public_units, stacked_rows
 from skdp._limits import MOST_DENSE
 from skdp._validation import Seed, check_int, check_option, check_real
-from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic, keeps_parameters
+from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic
 from skdp.data.blocks import row_source
 from skdp.data.histories import weighted_rows
 from skdp.exceptions import PartialSignalWarning, warn_caller
@@ -251,7 +251,6 @@ class DPRecommender(
 
     _privacy_units = offered("row", "interaction")
 
-    @keeps_parameters
     def __init__(
         self,
         n_components: int = 64,
@@ -266,7 +265,18 @@ class DPRecommender(
         value_cap: float | str = "binary",
         random_state: Seed = None,
         n_jobs: int | None = None,
-    ) -> None: ...
+    ) -> None:
+        self.n_components = n_components
+        self.algorithm = algorithm
+        self.item_exponent = item_exponent
+        self.degree_floor = degree_floor
+        self.value_cap = value_cap
+        self.privacy_unit = privacy_unit
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.random_state = random_state
+        self.n_jobs = n_jobs
 
     @atomic
     def fit(self, R: Any, y: Any = None) -> Self:

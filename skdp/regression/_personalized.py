@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike
 
 from skdp._inputs import as_columns
 from skdp._validation import Seed, Split, check_option, target_bounds
-from skdp.base import keeps_parameters
 from skdp.regression._personalized_base import PersonalizedBase
 from skdp.regression._scores import ScoredRegressorMixin
 
@@ -250,7 +249,6 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
 
     _y_numeric = True
 
-    @keeps_parameters
     def __init__(
         self,
         n_components: int | str = 2,
@@ -268,7 +266,21 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         require_groups: bool = False,
         random_state: Seed = None,
         n_jobs: int | None = None,
-    ) -> None: ...
+    ) -> None:
+        self.n_components = n_components
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.budget_split = budget_split
+        self.target_bounds = target_bounds
+        self.whiten = whiten
+        self.head_selection = head_selection
+        self.loss = loss
+        self.fit_intercept = fit_intercept
+        self.group_column = group_column
+        self.require_groups = require_groups
+        self.random_state = random_state
+        self.n_jobs = n_jobs
 
     def _loss_name(self):
         if isinstance(self.loss, str):

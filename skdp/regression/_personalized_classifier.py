@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import softmax
 
 from skdp._validation import Seed, Split
-from skdp.base import keeps_parameters, warn_unseen
+from skdp.base import warn_unseen
 from skdp.regression._personalized_base import PersonalizedBase
 from skdp.regression._scores import ScoredClassifierMixin, encode, public_classes
 from skdp.solvers.median_search import find_scale
@@ -144,7 +144,6 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
 
     _y_numeric = False
 
-    @keeps_parameters
     def __init__(
         self,
         n_components: int | str = 2,
@@ -162,7 +161,21 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         require_groups: bool = False,
         random_state: Seed = None,
         n_jobs: int | None = None,
-    ) -> None: ...
+    ) -> None:
+        self.n_components = n_components
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.budget_split = budget_split
+        self.coef_clip_norm = coef_clip_norm
+        self.whiten = whiten
+        self.head_selection = head_selection
+        self.classes = classes
+        self.fit_intercept = fit_intercept
+        self.group_column = group_column
+        self.require_groups = require_groups
+        self.random_state = random_state
+        self.n_jobs = n_jobs
 
     def _loss_name(self):
         classes = getattr(self, "classes_", ())

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from skdp._inputs import as_columns, float_dtype, n_columns
 from skdp._limits import CLEAR
 from skdp._validation import ColumnBounds, Seed, Split, check_range, target_bounds
-from skdp.base import atomic, keeps_parameters
+from skdp.base import atomic
 from skdp.data.products import in_dtype
 from skdp.data.views import RecordForm, TargetScale
 from skdp.regression import _linear
@@ -138,7 +138,6 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
     True
     """
 
-    @keeps_parameters
     def __init__(
         self,
         alpha: float = 1.0,
@@ -155,7 +154,20 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         budget_split: Split = "auto",
         random_state: Seed = None,
         n_jobs: int | None = None,
-    ) -> None: ...
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.epsilon = epsilon
+        self.delta = delta
+        self.clip_norm = clip_norm
+        self.target_bounds = target_bounds
+        self.adjacency = adjacency
+        self.privacy_unit = privacy_unit
+        self.group_column = group_column
+        self.bounds = bounds
+        self.budget_split = budget_split
+        self.random_state = random_state
+        self.n_jobs = n_jobs
 
     @atomic
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from skdp._inputs import float_dtype
 from skdp._limits import CLEAR
 from skdp._validation import ColumnBounds, Seed, Split, check_kind, refuse_value
-from skdp.base import atomic, keeps_parameters
+from skdp.base import atomic
 from skdp.data.products import in_dtype
 from skdp.data.views import RecordForm, TargetScale
 from skdp.exceptions import PartialSignalWarning, warn_caller
@@ -141,7 +141,6 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
     True
     """
 
-    @keeps_parameters
     def __init__(
         self,
         alpha: float = 1.0,
@@ -159,7 +158,21 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         budget_split: Split = "auto",
         random_state: Seed = None,
         n_jobs: int | None = None,
-    ) -> None: ...
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.classes = classes
+        self.class_weight = class_weight
+        self.epsilon = epsilon
+        self.delta = delta
+        self.clip_norm = clip_norm
+        self.adjacency = adjacency
+        self.privacy_unit = privacy_unit
+        self.group_column = group_column
+        self.bounds = bounds
+        self.budget_split = budget_split
+        self.random_state = random_state
+        self.n_jobs = n_jobs
 
     @atomic
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp._limits import GRAM_FEATURES
 from skdp._validation import Seed, Split, check_split
-from skdp.base import BaseDPEstimator, atomic, keeps_parameters
+from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.records import DenseRecords, FactoredRecords, RecordQuery, SparseRecords
 from skdp.regression import _measurements
@@ -153,7 +153,6 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
 
     _privacy_units = offered("row", "label")
 
-    @keeps_parameters
     def __init__(
         self,
         rank: int = 2,
@@ -173,7 +172,23 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         fit_biases: bool = True,
         random_state: Seed = None,
         n_jobs: int | None = None,
-    ) -> None: ...
+    ) -> None:
+        self.rank = rank
+        self.matrix_shape = matrix_shape
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.privacy_unit = privacy_unit
+        self.max_iter = max_iter
+        self.gradient_clip_factor = gradient_clip_factor
+        self.measurement_covariance = measurement_covariance
+        self.solver = solver
+        self.shrink_singular_values = shrink_singular_values
+        self.budget_split = budget_split
+        self.fit_intercept = fit_intercept
+        self.fit_biases = fit_biases
+        self.random_state = random_state
+        self.n_jobs = n_jobs
 
     @atomic
     def fit(self, X: Any, y: Any) -> Self:
