@@ -157,7 +157,7 @@ _LOOSE = 0.01
 _CUT = 3.5  # scales from the centre, in the fit and in predictions
 _MEDIAN_NORM = 1.25  # median length of rows of d columns of deviation 1, over the root of d
 _SEARCH_ERROR = 0.7  # of a number that is given: a search finds half a log2 bin
-_LOST_VARIANCE = 0.5  # of the explainable variance: what may lose more says so
+_LOST_VARIANCE = 0.45  # of the explainable variance: what may lose more says so
 # Lengths, in clip norms, of the scaled targets and of the bias: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that map the longest row to the target bound.
 _TARGET = 0.8
