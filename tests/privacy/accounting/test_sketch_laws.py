@@ -65,6 +65,17 @@ def test_sums_and_products_against_sampling(rng):
     assert values.mean() - 6 * error <= 0.05 <= values.mean() + 6 * error + 0.002
 
 
+def test_a_law_on_a_grid_keeps_means_and_loses_no_variance(monkeypatch):
+    sums, product = ((0.5, (4,)), (0.5, (5,))), ((1.0, (4, 5)),)
+    for weights, square in ((sums, 1 + 0.25 * (2 / 4 + 2 / 5)), (product, 1.5 * 1.4)):
+        points, mass, beyond = accounting._law(weights)
+        assert points @ mass + beyond == pytest.approx(1.0, rel=1e-9)
+        assert points**2 @ mass > square
+    monkeypatch.setattr(accounting, "_law", lambda _: (np.zeros(1), np.ones(1), 1.0))
+    steepest = accounting._steepest(1.0)[0]  # charged for what is beyond all cells
+    assert SketchMixture(((0.07, (3,)),)).delta(1.0) >= steepest * 0.07**2
+
+
 def test_no_degrees_is_a_gaussian_mechanism():
     mixture = largest_mixture([(0.25, ()), (0.75, ())], 1.0, 1e-6)
     assert float(mixture) == pytest.approx(mu_from_epsilon_delta(1.0, 1e-6), rel=1e-6)

@@ -13,7 +13,12 @@ import pytest
 
 from skdp import PrivacyLedger
 from skdp.exceptions import BudgetExceededError, PrivacyError
-from skdp.privacy.accounting.losses import Loss, SketchMixture, delta_from_losses
+from skdp.privacy.accounting.losses import (
+    Loss,
+    SketchMixture,
+    delta_from_losses,
+    epsilon_from_mu_delta,
+)
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacyReport
 from skdp.privacy.gate import session as gate
 from skdp.privacy.gate.bounds import MAX_DRAWS, SAMPLER_DISTANCE, Ask, Bound, Bounded, PrivateQuery
@@ -44,7 +49,8 @@ def test_draws_are_capped():
     with pytest.raises(BudgetExceededError, match="noise"):
         session().grant(Bound("huge", (MAX_DRAWS + 1,), 1.0, slack=0.0), 0.1)
     gate = session()
-    gate.charge_draws(MAX_DRAWS - 1)
+    gate.charge_draws(MAX_DRAWS - 5)
+    gate.grant(VECTOR, 0.1)
     refuses(BudgetExceededError, "noise", gate.grant, VECTOR, 0.1)
 
 
@@ -103,7 +109,9 @@ def test_a_release_of_copies_is_the_mean_of_releases():
     assert abs(np.mean(none)) * grant.step < 5 * grant.noise_scale / math.sqrt(none.size)
     assert gate.ledger[0].loss.value == gate.budget.mu
     spent = gate.spent()
-    assert 0.9 * 200 < spent.epsilon <= 200
+    r, left = gate.budget.copies, 1e-6 - gate.budget.sampler_delta
+    each = epsilon_from_mu_delta(gate.budget.mu / math.sqrt(r), left / r)
+    assert 0.9 * 200 < spent.epsilon == pytest.approx(r * each, rel=1e-9) and spent.epsilon <= 200
     assert spent.sampler_tv_distance / SAMPLER_DISTANCE == gate.budget.copies > 4
     assert spent.epsilon_at(1e-6) == math.inf  # as one Gaussian its sampler has no price
 

@@ -5,7 +5,9 @@ import math
 import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,9 +16,10 @@ from sklearn.base import clone
 from skdp import BudgetExceededError, PrivacyError, PrivacyLedger
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.bounds import Bound
-from skdp.privacy.ledger import routes
+from skdp.privacy.ledger import fits, routes
 from skdp.privacy.ledger.routes import ReservationKey, RunLimit, SearchReservation
 from skdp.privacy.ledger.scope import LedgerFile
+from skdp.privacy.store import connect
 from tools.gate import new_session
 from tools.ledgers import X, fit_of, forgiving, pca
 from tools.outcomes import refuses
@@ -77,7 +80,9 @@ def test_it_ends_for_everybody(written):
     other = SearchReservation(reserved.path)  # as another process sees it
     assert taken(other, fit(1.0)) == 1
     other.check_same_part(0)
-    reserved.end()
+    with closing(connect(reserved.path)) as late:  # opened before the end
+        reserved.end()
+        assert not routes._take(late, routes._kind(fit(1.0)))
     for each in (reserved, other):
         refuses(PrivacyError, "has ended", each.reserve, fit(1.0))
         refuses(PrivacyError, "has ended", each.check_same_part, 0)  # of a stream that goes on
@@ -108,7 +113,11 @@ def test_a_run_takes_fits_of_its_meaning_and_size_only():
     for other in ({"unit": "label"}, {"unit": "group"}, {"adjacency": "add_remove"}):
         with pytest.raises(PrivacyError, match="Use one privacy unit and adjacency"):
             limit.reserve(fit(0.1, **other))
-    refuses(PrivacyError, "'gaussian' ones only", limit.reserve, fit(0.1, "pure"))
+    for mixed in (
+        fit(0.1, "pure"),
+        fit_of(*fit(0.1).losses, *fit(0.1, "pure").losses, adjacency="replace"),
+    ):
+        refuses(PrivacyError, "'gaussian' ones only", limit.reserve, mixed)
 
 
 @pytest.mark.parametrize(("kind", "sizes"), [("gaussian", (0.6, 0.8)), ("pure", (0.5, 0.5))])
@@ -147,6 +156,24 @@ def test_a_payment_covers_who_was_charged(monkeypatch):
             assert model._reservation_key.ledgers == (ledger._token,)
 
 
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_payment_ends_with_any_part_and_is_kept_if_it_was_drawn_on(left):
+    one = fit(0.1, adjacency="add_remove")
+    with ExitStack() as stack:
+        ledgers = [stack.enter_context(forgiving(3, 1e-5)) for _ in range(2)]
+        parts = [stack.enter_context(ledger.partition("k", ["a"])) for ledger in ledgers]
+        blocks = [part("a") for part in parts]
+        any(block.__enter__() for block in blocks)
+        with pytest.raises(KeyError), routes.charged(routes.Payment((), one, (one, one))):
+            (reserved,) = routes._RESERVATIONS.values()
+            reserved.reserve(one)
+            blocks[left].__exit__(None, None, None)
+            refuses(PrivacyError, "has ended", reserved.reserve, one)
+            raise KeyError
+        blocks[1 - left].__exit__(None, None, None)
+        assert [len(ledger.entries) for ledger in ledgers] == [1, 1]
+
+
 def test_a_ledger_that_opens_during_a_paid_fit_is_charged(written):
     """What was paid for in advance covers the ledgers that paid, and no other."""
     session = new_session(observer=routes.Account())
@@ -166,6 +193,15 @@ def test_a_run_whose_last_fit_failed_has_granted_what_the_first_was():
     for granted, state in (((Loss("gaussian", 0.1),), "fitted"), ((), "failed")):
         limit.settle(0, granted, state)
     assert limit.granted
+
+
+def test_a_clone_of_a_run_draws_on_it_in_other_processes_too(monkeypatch):
+    limit = RunLimit("row", "replace", Loss("gaussian", 1.0))
+    monkeypatch.setattr(routes, "RUN", SimpleNamespace(get=lambda: limit))
+    key = routes.handed_on(None)
+    monkeypatch.setattr(routes, "RUN", SimpleNamespace(get=lambda: None))
+    monkeypatch.setattr(fits, "_MADE", {})  # of another process
+    assert routes.handed_on(key) is key
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -201,7 +237,10 @@ def test_a_reservation_key_does_not_show():
 def test_a_fit_beside_a_ledger_that_cannot_be_charged_is_refused(monkeypatch):
     """Of an ancestor that told of it, in memory: there is no file to write to."""
     monkeypatch.setattr(routes, "around", lambda: ({}, {"elsewhere": LedgerFile("")}))
-    refuses(PrivacyError, "runs in another process than the PrivacyLedger", pca().fit, X)
+    session = new_session(observer=routes.Account())
+    session.observer.charges.append((PrivacyLedger(3, 1e-5)._book, 0))  # before that one opened
+    for charged in (partial(pca().fit, X), partial(routes.charge_rows, session, "Stream")):
+        refuses(PrivacyError, "runs in another process than the PrivacyLedger", charged)
 
 
 @pytest.mark.parametrize("reserved", ["", "gone"])
@@ -209,3 +248,5 @@ def test_what_was_paid_for_ends_with_its_reservation(tmp_path, reserved):
     """In another process too, where the file is all that tells of it."""
     key = ReservationKey((), "of another process", str(tmp_path / reserved) if reserved else "")
     refuses(PrivacyError, "paid for by name, and that has ended", routes._reservation, key, "Fit")
+    whole = ReservationKey(("a ledger",), "of another process", str(tmp_path), "whole")
+    assert not routes._reservation(whole, "Fit").covers  # each fit is charged
