@@ -53,27 +53,12 @@ def test_known_inflation_of_the_noise():
         assert slope == pytest.approx((near[1] - near[0]) / (2e-4 * place), rel=1e-6)
 
 
-@pytest.mark.thorough
-def test_sums_and_products_against_sampling(rng):
-    mixture = largest_mixture([(0.5, (30,)), (0.3, (10,)), (0.2, (15, 20))], 1.0, 0.05)
-    (a, _), (b, _), (c, _) = mixture.terms
-    n = 200_000
-    w = a**2 * rng.chisquare(30, n) / 30 + b**2 * rng.chisquare(10, n) / 10
-    w += c**2 * rng.chisquare(15, n) / 15 * rng.chisquare(20, n) / 20
-    values = np.array([delta_from_mu_epsilon(x, 1.0) for x in np.sqrt(w[:2000])])
-    error = values.std() / math.sqrt(2000)
-    assert values.mean() - 6 * error <= 0.05 <= values.mean() + 6 * error + 0.002
-
-
-def test_a_law_on_a_grid_keeps_means_and_loses_no_variance(monkeypatch):
+def test_a_law_on_a_grid_keeps_means_and_loses_no_variance():
     sums, product = ((0.5, (4,)), (0.5, (5,))), ((1.0, (4, 5)),)
     for weights, square in ((sums, 1 + 0.25 * (2 / 4 + 2 / 5)), (product, 1.5 * 1.4)):
         points, mass, beyond = accounting._law(weights)
         assert points @ mass + beyond == pytest.approx(1.0, rel=1e-9)
         assert points**2 @ mass > square
-    monkeypatch.setattr(accounting, "_law", lambda _: (np.zeros(1), np.ones(1), 1.0))
-    steepest = accounting._steepest(1.0)[0]  # charged for what is beyond all cells
-    assert SketchMixture(((0.07, (3,)),)).delta(1.0) >= steepest * 0.07**2
 
 
 def test_no_degrees_is_a_gaussian_mechanism():

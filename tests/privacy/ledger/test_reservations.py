@@ -5,9 +5,7 @@ import math
 import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
-from functools import partial
-from types import SimpleNamespace
+from contextlib import ExitStack, suppress
 
 import numpy as np
 import pytest
@@ -19,7 +17,6 @@ from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.ledger import fits, routes
 from skdp.privacy.ledger.routes import ReservationKey, RunLimit, SearchReservation
 from skdp.privacy.ledger.scope import LedgerFile
-from skdp.privacy.store import connect
 from tools.gate import new_session
 from tools.ledgers import X, fit_of, forgiving, pca
 from tools.outcomes import refuses
@@ -80,9 +77,7 @@ def test_it_ends_for_everybody(written):
     other = SearchReservation(reserved.path)  # as another process sees it
     assert taken(other, fit(1.0)) == 1
     other.check_same_part(0)
-    with closing(connect(reserved.path)) as late:  # opened before the end
-        reserved.end()
-        assert not routes._take(late, routes._kind(fit(1.0)))
+    reserved.end()
     for each in (reserved, other):
         refuses(PrivacyError, "has ended", each.reserve, fit(1.0))
         refuses(PrivacyError, "has ended", each.check_same_part, 0)  # of a stream that goes on
@@ -113,11 +108,8 @@ def test_a_run_takes_fits_of_its_meaning_and_size_only():
     for other in ({"unit": "label"}, {"unit": "group"}, {"adjacency": "add_remove"}):
         with pytest.raises(PrivacyError, match="Use one privacy unit and adjacency"):
             limit.reserve(fit(0.1, **other))
-    for mixed in (
-        fit(0.1, "pure"),
-        fit_of(*fit(0.1).losses, *fit(0.1, "pure").losses, adjacency="replace"),
-    ):
-        refuses(PrivacyError, "'gaussian' ones only", limit.reserve, mixed)
+    mixed = fit_of(Loss("gaussian", 0.1), Loss("pure", 0.1), adjacency="replace")
+    refuses(PrivacyError, "'gaussian' ones only", limit.reserve, mixed)
 
 
 @pytest.mark.parametrize(("kind", "sizes"), [("gaussian", (0.6, 0.8)), ("pure", (0.5, 0.5))])
@@ -147,31 +139,18 @@ def test_a_ledger_that_opens_late_pays_for_what_was_granted_and_all_that_is_left
 
 
 def test_a_payment_covers_who_was_charged(monkeypatch):
-    """Not who opened a ledger meanwhile."""
-    model, late, charge_all = pca(), PrivacyLedger(3, 1e-5), routes._charge_all
-    with PrivacyLedger(3, 1e-5) as ledger, ExitStack() as stack:
+    """Not who opened a ledger meanwhile. It ends with a part of any, and is kept if drawn on."""
+    model, late, charge_all, ends = pca(), PrivacyLedger(3, 1e-5), routes._charge_all, []
+    with PrivacyLedger(3, 1e-5) as ledger, PrivacyLedger(3, 1e-5) as inner, ExitStack() as stack:
         both = lambda *args: [charge_all(*args), stack.enter_context(late)]  # noqa: E731
         monkeypatch.setattr(routes, "_charge_all", both)
-        with routes.charged(routes.Payment((model,), fit(0.1))):
-            assert model._reservation_key.ledgers == (ledger._token,)
-
-
-@pytest.mark.parametrize("left", [0, 1])
-def test_a_payment_ends_with_any_part_and_is_kept_if_it_was_drawn_on(left):
-    one = fit(0.1, adjacency="add_remove")
-    with ExitStack() as stack:
-        ledgers = [stack.enter_context(forgiving(3, 1e-5)) for _ in range(2)]
-        parts = [stack.enter_context(ledger.partition("k", ["a"])) for ledger in ledgers]
-        blocks = [part("a") for part in parts]
-        any(block.__enter__() for block in blocks)
-        with pytest.raises(KeyError), routes.charged(routes.Payment((), one, (one, one))):
-            (reserved,) = routes._RESERVATIONS.values()
-            reserved.reserve(one)
-            blocks[left].__exit__(None, None, None)
-            refuses(PrivacyError, "has ended", reserved.reserve, one)
+        monkeypatch.setattr(routes, "at_end_of_part", lambda token, _: ends.append(token))
+        with suppress(KeyError), routes.charged(routes.Payment((model,), fit(0.1), (fit(0.1),))):
+            key = model._reservation_key
+            assert {*key.ledgers} == {*ends} == {ledger._token, inner._token}
+            routes._RESERVATIONS[key.reservation].reserve(fit(0.1))
             raise KeyError
-        blocks[1 - left].__exit__(None, None, None)
-        assert [len(ledger.entries) for ledger in ledgers] == [1, 1]
+        assert len(ledger.entries) == 1
 
 
 def test_a_ledger_that_opens_during_a_paid_fit_is_charged(written):
@@ -187,19 +166,18 @@ def test_a_ledger_that_opens_during_a_paid_fit_is_charged(written):
 # -- keys -----------------------------------------------------------------------------------------
 
 
-def test_a_run_whose_last_fit_failed_has_granted_what_the_first_was():
-    """Else a search that fails at the end gives back what its fits released."""
-    limit = RunLimit("row", "replace", Loss("gaussian", 1.0))
-    for granted, state in (((Loss("gaussian", 0.1),), "fitted"), ((), "failed")):
-        limit.settle(0, granted, state)
-    assert limit.granted
-
-
-def test_a_clone_of_a_run_draws_on_it_in_other_processes_too(monkeypatch):
-    limit = RunLimit("row", "replace", Loss("gaussian", 1.0))
-    monkeypatch.setattr(routes, "RUN", SimpleNamespace(get=lambda: limit))
-    key = routes.handed_on(None)
-    monkeypatch.setattr(routes, "RUN", SimpleNamespace(get=lambda: None))
+def test_a_private_search_is_a_fit_and_its_runs_end_with_it(monkeypatch):
+    """It keeps its charge if any run released; clones of a run are no plain fits anywhere."""
+    limit, unpaid = RunLimit("row", "replace", Loss("gaussian", 1.0)), ReservationKey(("a ledger",))
+    refuses(PrivacyError, "was cloned", routes.prepaid(fit(1.0), unpaid, limit).__enter__)
+    with routes.prepaid(fit(1.0), None, limit):
+        key = routes.handed_on(None)
+        assert routes._reservation(unpaid, "Fit") is routes._RESERVATIONS[key.reservation] is limit
+        with PrivacyLedger(3, 1e-5) as ledger:
+            assert routes._payers(None, "Fit") == [limit, ledger._book]
+        for granted, state in (((Loss("gaussian", 0.1),), "fitted"), ((), "failed")):
+            limit.settle(0, granted, state)
+    assert limit.granted and not routes.RUN.get() and limit.token not in routes._RESERVATIONS
     monkeypatch.setattr(fits, "_MADE", {})  # of another process
     assert routes.handed_on(key) is key
 
@@ -237,10 +215,7 @@ def test_a_reservation_key_does_not_show():
 def test_a_fit_beside_a_ledger_that_cannot_be_charged_is_refused(monkeypatch):
     """Of an ancestor that told of it, in memory: there is no file to write to."""
     monkeypatch.setattr(routes, "around", lambda: ({}, {"elsewhere": LedgerFile("")}))
-    session = new_session(observer=routes.Account())
-    session.observer.charges.append((PrivacyLedger(3, 1e-5)._book, 0))  # before that one opened
-    for charged in (partial(pca().fit, X), partial(routes.charge_rows, session, "Stream")):
-        refuses(PrivacyError, "runs in another process than the PrivacyLedger", charged)
+    refuses(PrivacyError, "runs in another process than the PrivacyLedger", pca().fit, X)
 
 
 @pytest.mark.parametrize("reserved", ["", "gone"])
