@@ -167,7 +167,6 @@ def test_a_ledger_that_opens_during_a_paid_fit_is_charged(written):
 
 
 def test_a_private_search_is_a_fit_and_its_runs_end_with_it(monkeypatch):
-    """It keeps its charge if any run released; clones of a run are no plain fits anywhere."""
     limit, unpaid = RunLimit("row", "replace", Loss("gaussian", 1.0)), ReservationKey(("a ledger",))
     refuses(PrivacyError, "was cloned", routes.prepaid(fit(1.0), unpaid, limit).__enter__)
     with routes.prepaid(fit(1.0), None, limit):
@@ -216,6 +215,7 @@ def test_a_fit_beside_a_ledger_that_cannot_be_charged_is_refused(monkeypatch):
     """Of an ancestor that told of it, in memory: there is no file to write to."""
     monkeypatch.setattr(routes, "around", lambda: ({}, {"elsewhere": LedgerFile("")}))
     refuses(PrivacyError, "runs in another process than the PrivacyLedger", pca().fit, X)
+    assert routes.handed_on(None) == ReservationKey(("elsewhere",))  # of a clone made here
 
 
 @pytest.mark.parametrize("reserved", ["", "gone"])

@@ -107,16 +107,17 @@ def test_each_state_that_is_opened_adds_the_error_of_its_sampler():
     one, two = (sketches.merged_receipt([[state] * n], clipped_rows=False)[0] for n in (1, 2))
     assert one.epsilon == 30.0 and two.epsilon > 30.0 * (1 + 1e-9)
     assert two.epsilon == pytest.approx(two.epsilon_at(1e-6), rel=1e-12)
-    two = [state, [state[0] | {"seeded": True}]]
-    assert sketches.merged_receipt([two], clipped_rows=False)[0].seeded
+    state += [state[0] | {"seeded": True}]
+    assert sketches.merged_receipt([[state]], clipped_rows=False)[0].seeded
 
 
 def spend(number, epsilon):
-    with PrivacyLedger(1.0, 1e-6) as ledger:
+    with PrivacyLedger(1.0, 1e-6) as outer, PrivacyLedger(1.0, 1e-6) as ledger:
         for i in range(number):
             gate = session(epsilon)
             charge(gate, str(i))
             grant_sketches(gate, BOUNDS, [0.5, 0.5])
+            assert ledger.entries == outer.entries
             settle(gate)
     return ledger.spent
 
