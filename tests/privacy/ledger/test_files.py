@@ -85,9 +85,6 @@ def test_refused_or_interrupted_changes_leave_nothing(path):
         again = FileBook(path) if isinstance(book, FileBook) else book
         assert again.balance().entries == before
         assert len(book.refused) == 2
-        later = book.reserve(fit(Loss("gaussian", 0.1)))
-        book.settle(key, (Loss("gaussian", 0.1),), "fitted")
-        assert book.reserve(fit(Loss("gaussian", 0.1))) not in (key, later)
 
 
 def test_a_file_that_cannot_be_used_pays_nothing(path):

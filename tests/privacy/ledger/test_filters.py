@@ -230,4 +230,3 @@ def test_losses_of_a_receipt():
     mixed = [(Loss("gaussian", 0.3),), (Loss("pure", 0.2),)]
     mu = math.hypot(0.3, dominating_mu(Loss("pure", 0.2)))
     assert spent_losses(first, mixed) == (Loss("gaussian", mu), Loss("pure", 0.1))
-    assert spent_losses(first * 2, mixed) == (Loss("gaussian", mu), *first * 2)

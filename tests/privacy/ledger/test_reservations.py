@@ -5,7 +5,7 @@ import math
 import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 
 import numpy as np
 import pytest
@@ -77,7 +77,9 @@ def test_it_ends_for_everybody(written):
     other = SearchReservation(reserved.path)  # as another process sees it
     assert taken(other, fit(1.0)) == 1
     other.check_same_part(0)
-    reserved.end()
+    with closing(routes.connect(reserved.path)) as late:  # opened before the end
+        reserved.end()
+        assert not routes._take(late, routes._kind(fit(1.0)))
     for each in (reserved, other):
         refuses(PrivacyError, "has ended", each.reserve, fit(1.0))
         refuses(PrivacyError, "has ended", each.check_same_part, 0)  # of a stream that goes on
@@ -214,7 +216,10 @@ def test_a_reservation_key_does_not_show():
 def test_a_fit_beside_a_ledger_that_cannot_be_charged_is_refused(monkeypatch):
     """Of an ancestor that told of it, in memory: there is no file to write to."""
     monkeypatch.setattr(routes, "around", lambda: ({}, {"elsewhere": LedgerFile("")}))
-    refuses(PrivacyError, "runs in another process than the PrivacyLedger", pca().fit, X)
+    session = new_session(observer=routes.Account())
+    session.observer.charges.append((PrivacyLedger(3, 1e-5)._book, 0))  # before that one opened
+    for charged, *given in ((pca().fit, X), (routes.charge_rows, session, "Stream")):
+        refuses(PrivacyError, "runs in another process than the PrivacyLedger", charged, *given)
     assert routes.handed_on(None) == ReservationKey(("elsewhere",))  # of a clone made here
 
 
