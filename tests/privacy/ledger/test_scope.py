@@ -196,9 +196,6 @@ def test_what_a_killed_process_left_counts_for_those_that_it_started(monkeypatch
     assert "feed" not in os.environ["SKDP_LEDGERS"]
     ends = {name: scope.announce(name, scope.LedgerFile("")) for name in ("one", "two", "three")}
     assert [end() or len(scope._named()) for end in ends.values()] == [2, 1, 0]
-    monkeypatch.setenv("SKDP_LEDGERS", str(scope._own_folder()))  # no file: nobody knows of what
-    with pytest.raises(IsADirectoryError):
-        scope.around()
 
 
 def test_the_list_of_processes_is_read_again_only_for_an_ancestor(monkeypatch, tmp_path):
