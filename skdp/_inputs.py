@@ -37,8 +37,8 @@ from skdp.data.blocks import (
     is_paths,
     is_source,
     plain_block,
+    refuse_malformed,
     row_source,
-    well_formed,
 )
 from skdp.data.histories import binary_rows
 from skdp.data.stored_rows import BlockFiles, DaskRows, map_rows, whole_rows
@@ -113,8 +113,7 @@ def _refuse_form(name, data):
         raise ValueError(f"{name} needs numbers, and found dates or times{dates or ''}: {_DATES}.")
     if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
         raise ValueError(f"Input has masked entries, and {name} {_MISSING}")
-    if sp.issparse(data) and not well_formed(data):
-        raise ValueError(f"{name} was passed a sparse matrix with indices outside of its shape.")
+    refuse_malformed(data, name)
 
 
 def check_numbers(y: Any, name: str = "y") -> Any:
@@ -624,6 +623,7 @@ def split_users(X, column):
         raise ValueError(f"'group_column' {column!r} is not a column of X.")
     kept = np.delete(np.arange(X.shape[1]), column)
     if sp.issparse(X):
+        refuse_malformed(X)
         X = X.tocsc()
         return X[:, kept].tocsr(), X[:, [column]].toarray().ravel()
     return X[:, kept], X[:, column]

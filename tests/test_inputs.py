@@ -18,7 +18,7 @@ from skdp._inputs import checked_updates
 from skdp.data.blocks import DenseRows, as_array, plain_block
 from skdp.decomposition import randomize_row
 from skdp.graph import DPSpectralEmbedding
-from skdp.model_selection import split_interactions
+from skdp.model_selection import make_private_scorer, split_interactions
 from skdp.preprocessing import PublicScaler, RowClipper
 from skdp.recommend import DPRecommender, recall_at_n
 
@@ -253,10 +253,17 @@ def test_a_source_that_is_no_table_of_its_width_is_refused_before_it_is_charged(
 
 
 def test_indices_outside_of_a_shape_are_refused():
-    X = sp.csr_array((np.ones(1), [D], [0] + [1] * N), shape=(N, D))  # foreign memory
-    for read in (skdp.DPPCA(1).fit, skdp.DPPCA(1).fit, plain_block):
-        assert "indices outside" in told(partial(read, X))
-        X = sp.csc_array((np.ones(1), [N], [0] + [1] * D), shape=(N, D))
+    by_row = sp.csr_array((np.ones(1), [D], [0] + [1] * N), shape=(N, D))  # foreign memory
+    by_column = sp.csc_array((np.ones(1), [N], [0] + [1] * D), shape=(N, D))
+    lists, unequal = sp.lil_array(TABLE), sp.lil_array(TABLE)
+    lists.rows[0], unequal.data[0] = [0, 1, 2, D], [1.0]
+    for read in (skdp.DPPCA(1).fit, plain_block):
+        for X in (by_row, by_column, lists, unequal):
+            assert "indices outside" in told(partial(read, X))
+    of_groups = skdp.DPPCA(1, privacy_unit="group", group_column=0)
+    score = partial(make_private_scorer("reconstruction", (0, 1)), skdp.DPPCA(1, epsilon=1e3).fit(TABLE))
+    for read in (of_groups.fit, score):
+        assert "indices outside" in told(partial(read, by_row))
 
 
 def test_blocks_keep_what_is_masked_or_no_number_out():

@@ -21,6 +21,7 @@ from sklearn.preprocessing import Binarizer, FunctionTransformer, Normalizer, On
 
 from skdp._limits import CACHED
 from skdp.base import BaseDPEstimator, no_warnings
+from skdp.data.blocks import refuse_malformed
 from skdp.decomposition import DPPCA, DPTruncatedSVD
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 from skdp.regression import DPRidge, DPRidgeClassifier, DPTraceRegressor
@@ -366,6 +367,7 @@ def as_rows(X):
     if isinstance(X, tuple):
         return tuple(map(as_entries, X))
     if sp.issparse(X):
+        refuse_malformed(X, "a scorer")
         return sp.csr_array(X)
     return X if hasattr(X, "iloc") else as_entries(X)
 
