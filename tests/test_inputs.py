@@ -261,8 +261,8 @@ def test_indices_outside_of_a_shape_are_refused():
         for X in (by_row, by_column, lists, unequal):
             assert "indices outside" in told(partial(read, X))
     of_groups = skdp.DPPCA(1, privacy_unit="group", group_column=0)
-    score = partial(make_private_scorer("reconstruction", (0, 1)), skdp.DPPCA(1, epsilon=1e3).fit(TABLE))
-    for read in (of_groups.fit, score):
+    model = skdp.DPPCA(1, epsilon=1e3).fit(TABLE)
+    for read in (of_groups.fit, partial(make_private_scorer("reconstruction", (0, 1)), model)):
         assert "indices outside" in told(partial(read, by_row))
 
 
