@@ -299,7 +299,7 @@ def as_labels(values: Any) -> Any:
     """Return labels as an array in which each keeps its value; arrays stay as they are."""
     if not isinstance(values, Sequence) or isinstance(values, str):
         return values
-    given = list(values)
+    given = [None if value is np.ma.masked else value for value in values]  # which numpy warns of
     try:
         found = np.asarray(given)
         if found.ndim != 1 or (found.dtype.kind in "biufUS" and _keeps(found, given)):
