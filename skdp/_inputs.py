@@ -98,8 +98,8 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
         with QUIET(), config_context(array_api_dispatch=False):  # arrays of numpy, whatever came
             return check(*data, **{"dtype": FLOATS} | options)
     except (ValueError, TypeError, OverflowError) as error:
-        said = next((words for cause, words in advice.items() if cause in str(error)), None)
-        if said is None:
+        message = f"{error}{error.__cause__}"  # which alone quotes bytes of no type
+        if (said := next((a for cause, a in advice.items() if cause in message), None)) is None:
             raise
     raise ValueError(said)  # outside the except block: no context, which would hold the value
 

@@ -52,6 +52,7 @@ TEXTS = {
     "objects": lambda values: np.full(values.shape, SECRET, object),
     "strings": lambda values: np.full(values.shape, SECRET),
     "one among numbers": with_one(SECRET),
+    "bytes of no type": with_one(np.void(SECRET.encode())),
     "lists": lambda values: np.full(values.shape, SECRET).tolist(),
     "categories": lambda values: (
         pd.Series(pd.Categorical([SECRET] * N))
