@@ -23,6 +23,7 @@ from skdp._validation import (
     check_labels,
     check_option,
     check_real,
+    column_names,
     columns_of,
     complete_labels,
     holds_times,
@@ -565,7 +566,7 @@ def split_rows(estimator, X, groups, *, reset, **options):
 def without_column(estimator, X, *, reset):
     """Return rows as they came without the column of groups, and that column."""
     if not hasattr(X, "shape"):
-        X = np.asarray(X, dtype=object)
+        X = np.asarray(X, dtype=object)  # ids keep their digits; features are cast later
     if len(X.shape) != 2:
         raise ValueError(
             f"Expected 2D array, got {len(X.shape)}D array instead: 'group_column' names a "
@@ -604,21 +605,19 @@ def _is_index(column):
 
 def split_users(X, column):
     """Return (X without the user column, users); X may be a data frame."""
-    if hasattr(X, "columns"):
-        names = list(X.columns)
+    if (names := column_names(X)) is not None:
+        select = X.select if hasattr(type(X), "select") else X.__getitem__
         name = column
         if column not in names and _is_index(column) and -len(names) <= column < len(names):
             name = names[column]
         if name not in names:
             raise ValueError(f"'group_column' {column!r} is not a column of X.")
-        return X[[other for other in names if other != name]], X[name].to_numpy()
+        return select([other for other in names if other != name]), np.asarray(X[name])
     if not _is_index(column):
         raise ValueError(
             f"'group_column' is {column!r}, and X is no data frame: give the index of a column, or "
             "let the step in front keep names, with set_output(transform='pandas')."
         )
-    if not sp.issparse(X) and not hasattr(X, "dtype"):
-        X = np.asarray(X, dtype=object)  # ids keep their digits; features are cast later
     if X.ndim != 2 or not -X.shape[1] <= column < X.shape[1]:
         raise ValueError(f"'group_column' {column!r} is not a column of X.")
     kept = np.delete(np.arange(X.shape[1]), column)

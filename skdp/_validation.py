@@ -408,6 +408,16 @@ def refuse_files(name, *data):
             )
 
 
+def column_names(data):
+    """Return the names of the columns of a frame, or of an Arrow table; None for an array.
+
+    The attribute `columns` of an Arrow table is its values.
+    """
+    arrow = hasattr(type(data), "column_names")  # of the type: a column may have this name
+    names = data.column_names if arrow else getattr(data, "columns", None)
+    return None if names is None else list(names)
+
+
 def columns_of(data, kinds):
     """Name columns of a frame that are of these kinds: "" for an array of them, None for none."""
     if not (hasattr(data, "columns") and hasattr(data, "dtypes")):

@@ -183,10 +183,18 @@ def test_functions_quote_no_entry(action, tmp_path):
 
 
 class Table:
-    """As that of pyarrow: columns, and no dtypes."""
+    """As that of pyarrow: its columns are values with names, and it has no dtypes."""
+
+    column_names = property(lambda self: [f"c{i}" for i in range(self.shape[1])])
 
     def __init__(self, X):
         self.shape, self.columns, self._X = X.shape, list(X.T), X
+
+    def __getitem__(self, name):
+        return self.columns[self.column_names.index(name)]
+
+    def select(self, names):
+        return Table(np.column_stack([self[name] for name in names]))
 
     def __array__(self, dtype=None, copy=None):
         return np.array(self._X, dtype=dtype)
@@ -195,6 +203,11 @@ class Table:
 def test_a_table_that_becomes_an_array_is_one():
     table = Table(data(ROWS[0])[0])
     assert skdp.DPPCA(2, clip_norm=1.0, epsilon=9.0).fit(table).n_features_in_ == D
+    model = skdp.DPPCA(2, clip_norm=1.0, epsilon=9.0, privacy_unit="group", group_column="c0")
+    assert model.fit(Table(np.column_stack([np.arange(N), table]))).components_.shape == (2, D)
+    scaler = PublicScaler(dict.fromkeys(table.column_names, (-1, 1)))
+    assert scaler.fit(table).transform(table).shape == (N, D)
+    assert "columns ['c0', 'c1']" in told(partial(DPRecommender().fit, Table(np.ones((N, 2)))))
 
 
 def test_users_that_floats_merge_are_refused():
