@@ -287,11 +287,12 @@ def _dense(block):
 
 
 def public_row(X):
-    """Return a row of zeros like those of X; None for a data frame."""
+    """Return a row of zeros like those of X; None for a data frame that holds more than numbers."""
     if isinstance(X, tuple):
         return tuple(public_row(part) for part in X)
     if hasattr(X, "iloc"):
-        return None
+        numbers = all_numbers(X)
+        return type(X)(np.zeros((1, X.shape[1])), columns=X.columns) if numbers else None
     if sp.issparse(X):
         return sp.csr_array((1, X.shape[1]), dtype=X.dtype)
     return np.zeros((1, *X.shape[1:]), X.dtype if X.dtype.kind in "fiub" else np.float64)

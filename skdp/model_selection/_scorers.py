@@ -99,7 +99,7 @@ def _row_loss(method, loss, model, X, y):
 def _origin(model, X):
     """Return the reconstruction of a row whose projection is zero: the model's mean, or zeros."""
     zeros = public_row(X)
-    if zeros is None:  # no public row can be made for a data frame: use the number of components
+    if zeros is None:  # no public row can be made for this data frame: use the number of components
         last = model[-1] if isinstance(model, Pipeline) else model
         return model.inverse_transform(np.zeros((1, len(last.components_))))
     return model.inverse_transform(np.zeros_like(model.transform(zeros)))
