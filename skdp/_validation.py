@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import column_or_1d
+from sklearn import config_context
+from sklearn.utils.validation import check_array, column_or_1d
 
 from skdp._limits import FloatArray
 
@@ -145,6 +146,12 @@ def check_center_option(estimator):
     """Check a `center` that is a word; True and False are those of other classes."""
     if estimator.center is None or isinstance(estimator.center, str | bool):
         check_option(estimator, "center", ("private", "none"), ", or an array of public centres")
+
+
+def public_array(name, value, **options):
+    """Return a parameter as an array of finite numbers."""
+    with config_context(assume_finite=False, array_api_dispatch=False):
+        return check_array(value, dtype=np.float64, input_name=name, **options)
 
 
 def check_bounds(estimator: Any, name: str) -> tuple[float, float]:
