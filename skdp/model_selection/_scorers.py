@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from sklearn.base import is_classifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils import check_consistent_length
+from sklearn.utils.metadata_routing import MetadataRequest
 
 from skdp._validation import ColumnBounds, Seed, as_labels, check_labels
 from skdp.exceptions import PrivacyError
@@ -163,6 +164,12 @@ class PrivateScorer:
     def private_losses(self) -> Any:
         """What one call spends: how a search and a ledger know that a scorer is private."""
         return planned(PrivacyBudget(self.epsilon, self.delta))
+
+    def get_metadata_routing(self) -> MetadataRequest:
+        """Return what metadata a call takes: `groups`, for the unit "group"."""
+        request = MetadataRequest(owner=self)
+        request.score.add_request(param="groups", alias=UNITS[self.privacy_unit].of_groups)
+        return request
 
     def suits(self, model: Any) -> bool:
         """Whether a model has the method that the loss asks for; a function is not known."""
