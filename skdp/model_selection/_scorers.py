@@ -166,7 +166,13 @@ class PrivateScorer:
         return planned(PrivacyBudget(self.epsilon, self.delta))
 
     def get_metadata_routing(self) -> MetadataRequest:
-        """Return what metadata a call takes: `groups`, for the unit "group"."""
+        """Return what metadata a call takes: `groups`, for the unit "group".
+
+        Returns
+        -------
+        routing : MetadataRequest
+            The requests of this scorer.
+        """
         request = MetadataRequest(owner=self)
         request.score.add_request(param="groups", alias=UNITS[self.privacy_unit].of_groups)
         return request
