@@ -26,7 +26,9 @@ REFUSED = {
     "bounds": NOT_BOUNDS[:-2],
     "budget_split": [{}, {"magic": 1.0}, 0.5],
     "center": [np.zeros(3)],
-    "class_weight": ["even", 2.0, {5: 1.0}, {0: 0.0}, {0: -1.0}, {0: "a"}, {0: True}],
+    "class_weight": [
+        "even", 2.0, {5: 1.0}, {0: 0.0}, {0: -1.0}, {0: "a"}, {0: True}, {0: 10**400}, {0: 1e99},
+    ],
     "classes": [
         [], [0, math.nan], 3, [[0, 1], [2, 3]], [None, 1], [1, "a"], [2**53 + 1, 0.5],
     ],

@@ -33,10 +33,10 @@ def check_class_weight(estimator, classes):
         return
     known = isinstance(given, Mapping) and set(given) <= set(classes.tolist())
     weights = given.values() if known else [None]
-    if not all(isinstance(w, Real) and w is not True and 0 < w < math.inf for w in weights):
+    if not all(isinstance(w, Real) and w is not True and 1e-60 <= w <= 1e60 for w in weights):
         raise ValueError(
             f"The 'class_weight' parameter of {type(estimator).__name__} must be None, 'balanced' "
-            "or a dict of positive numbers whose keys are among the classes. "
+            "or a dict of numbers from 1e-60 to 1e60 whose keys are among the classes. "
             f"Got {given!r} instead."
         )
 
