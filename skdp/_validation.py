@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from numbers import Integral, Real
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,7 +25,8 @@ __all__ = ["ColumnBounds", "Seed", "Split"]
 FLOATS = [np.float64, np.float32]  # dtypes that a fit keeps
 
 
-def _fail(estimator, name, expected, value):
+def refuse_value(estimator: Any, name: str, expected: str, value: Any) -> NoReturn:
+    """Raise the error of a parameter that is not what is expected."""
     raise ValueError(
         f"The {name!r} parameter of {type(estimator).__name__} must be {expected}. "
         f"Got {value!r} instead."
@@ -39,6 +40,17 @@ def _is_real(value):
         return not math.isnan(float(value))
     except OverflowError:  # an int beyond the largest float
         return False
+
+
+def _is_int(value, low):
+    return isinstance(value, Integral) and not isinstance(value, bool) and value >= low
+
+
+def check_count(name: str, value: Any, low: int) -> int:
+    """Return an integer argument of at least `low`."""
+    if not _is_int(value, low):
+        raise ValueError(f"{name!r} must be an int of at least {low}. Got {value!r} instead.")
+    return int(value)
 
 
 def check_real(estimator: Any, name: str, low, high, *, closed="neither", also=()) -> Any:
@@ -56,12 +68,12 @@ def check_real(estimator: Any, name: str, low, high, *, closed="neither", also=(
     if also:
         expected += f" or a str among {sorted(also)}"
     if not _is_real(value):
-        _fail(estimator, name, expected, value)
+        refuse_value(estimator, name, expected, value)
     number = float(value)  # a float32 would overflow next to the ends
     above = number >= low if left == "[" else number > low
     below = number <= high if right == "]" else number < high
     if not (above and below):
-        _fail(estimator, name, expected, value)
+        refuse_value(estimator, name, expected, value)
     return number
 
 
@@ -73,10 +85,10 @@ def check_int(estimator, name, low, *, also=(), none=False, parts=False):
     value = getattr(estimator, name)
     if (none and value is None) or (isinstance(value, str) and value in also):
         return value
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
+    if not _is_int(value, low):
         extra = " or a float in (0, 1)" * parts + " or None" * none
         extra += f" or a str among {sorted(also)}" if also else ""
-        _fail(estimator, name, f"an int in the range [{low}, inf){extra}", value)
+        refuse_value(estimator, name, f"an int in the range [{low}, inf){extra}", value)
     return int(value)
 
 
@@ -84,7 +96,7 @@ def check_option(estimator, name, options, otherwise=""):
     """Return a string parameter that is one of `options`; `otherwise` names what is no string."""
     value = getattr(estimator, name)
     if not isinstance(value, str) or value not in options:
-        _fail(estimator, name, f"a str among {sorted(options)}{otherwise}", value)
+        refuse_value(estimator, name, f"a str among {sorted(options)}{otherwise}", value)
     return value
 
 
@@ -93,7 +105,7 @@ def check_bool(estimator, *names):
     for name in names:
         value = getattr(estimator, name)
         if not isinstance(value, bool):
-            _fail(estimator, name, "an instance of 'bool'", value)
+            refuse_value(estimator, name, "an instance of 'bool'", value)
 
 
 def check_split(estimator, defaults):
@@ -104,9 +116,9 @@ def check_split(estimator, defaults):
     else:
         if not isinstance(value, Mapping) or set(value) != set(defaults):
             expected = f"'auto' or a dict of a fraction for each of the keys {sorted(defaults)}"
-            _fail(estimator, name, expected, value)
+            refuse_value(estimator, name, expected, value)
         if not all(_is_real(share) and 0 < share < math.inf for share in value.values()):
-            _fail(estimator, name, "a dict of positive fractions", value)
+            refuse_value(estimator, name, "a dict of positive fractions", value)
         shares = {key: float(share) for key, share in value.items()}
     total = math.fsum(shares.values())
     return {key: share / total for key, share in shares.items()}
@@ -118,7 +130,7 @@ def check_clip_norm(estimator):
     if value == "auto":
         return
     if not 1e-60 <= value <= 1e60 and value != math.inf:
-        _fail(estimator, "clip_norm", "a float between 1e-60 and 1e60, 'auto' or inf", value)
+        refuse_value(estimator, "clip_norm", "a float between 1e-60 and 1e60, 'auto' or inf", value)
     if value == math.inf and estimator.epsilon != math.inf:
         raise ValueError(
             "clip_norm=inf bounds no row, so no finite noise is enough: it needs epsilon=inf. Use "
@@ -139,7 +151,7 @@ def check_n_jobs(estimator):
     value = estimator.n_jobs
     fine = isinstance(value, Integral) and not isinstance(value, bool) and 0 < abs(value) <= 2**15
     if value is not None and not fine:
-        _fail(estimator, "n_jobs", "None or an int from 1 to 32768, or minus that", value)
+        refuse_value(estimator, "n_jobs", "None or an int from 1 to 32768, or minus that", value)
 
 
 def check_center_option(estimator):
@@ -165,10 +177,10 @@ def check_bounds(estimator: Any, name: str) -> tuple[float, float]:
     try:
         low, high = value
     except (TypeError, ValueError):
-        _fail(estimator, name, expected, value)
+        refuse_value(estimator, name, expected, value)
     real = _is_real(low) and _is_real(high)
     if not (real and low <= 0 <= high and 1e-60 <= max(-low, high) <= 1e60):
-        _fail(estimator, name, expected, value)
+        refuse_value(estimator, name, expected, value)
     return float(low), float(high)
 
 
@@ -185,7 +197,7 @@ def check_range(estimator, name):
             f"'auto' or a pair (low, high) of {kind}, or two arrays (lows, highs) with one of them "
             "for each column, with low < high"
         )
-    return _fail(estimator, name, expected, value)
+    return refuse_value(estimator, name, expected, value)
 
 
 def target_bounds(estimator, n_targets):
@@ -210,10 +222,10 @@ def check_shape(estimator, name):
     try:
         m, n = value
     except (TypeError, ValueError):
-        _fail(estimator, name, expected, value)
+        refuse_value(estimator, name, expected, value)
     for side in (m, n):
-        if isinstance(side, bool) or not isinstance(side, Integral) or side < 1:
-            _fail(estimator, name, expected, value)
+        if not _is_int(side, 1):
+            refuse_value(estimator, name, expected, value)
     return int(m), int(n)
 
 
@@ -243,7 +255,7 @@ def check_column_bounds(estimator: Any, name: str) -> None:
         pairs = [tuple(pair) for pair in value.values()] if by_name else value
         _low_and_high(estimator, pairs)
     except (TypeError, ValueError, OverflowError):
-        _fail(estimator, name, _FORMS, value)
+        refuse_value(estimator, name, _FORMS, value)
 
 
 def column_bounds(
@@ -259,8 +271,14 @@ def column_bounds(
         value = _by_name(estimator, name, value, names)
     low, high = _low_and_high(estimator, value)
     if any(end.ndim and end.size != n_features for end in (low, high)):
-        _fail(estimator, name, f"{_FORMS} for {n_features} columns", value)
+        refuse_value(estimator, name, f"{_FORMS} for {n_features} columns", value)
     return (np.broadcast_to(low, (n_features,)).copy(), np.broadcast_to(high, (n_features,)).copy())
+
+
+def middle_and_radius(low: Any, high: Any, *, centered: bool = True) -> tuple[Any, Any]:
+    """Return the middle of public bounds (or 0), and how far they reach from there."""
+    middle = low + (high - low) / 2 if centered else np.zeros_like(low)
+    return middle, np.maximum(high - middle, middle - low)
 
 
 def _low_and_high(estimator: Any, value: Any) -> tuple[FloatArray, FloatArray]:

@@ -24,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 from skdp._limits import CLEAR, NEGLIGIBLE
 from skdp._validation import check_n_jobs, check_option, check_real
 from skdp.data.blocks import is_paths, one_blas_thread
+from skdp.data.products import in_dtype
 from skdp.data.stored_rows import BlockFiles
 from skdp.exceptions import PartialSignalWarning, PrivacyError, PrivacyWarning, warn_caller
 from skdp.privacy.accounting.receipts import PrivacyReport, cautions
@@ -34,8 +35,6 @@ from skdp.privacy.ledger import routes
 from skdp.privacy.ledger.routes import Account, handed_on
 from skdp.privacy.ledger.scope import around
 from skdp.privacy.noise.words import make_source
-from skdp.queries.columns import COUNT_WEIGHT, SQUARE_WEIGHT
-from skdp.solvers.columns import MomentWeights
 from skdp.solvers.median_search import find_scale
 from skdp.units import offered, unit_of
 
@@ -203,6 +202,16 @@ def _refuse_weights(name, kwargs):
             "is calibrated for a weight of 1. For classes of unequal size use "
             "class_weight='balanced', where it is offered."
         )
+
+
+def as_input_dtype(attributes, dtype):
+    """Cast released float arrays to the dtype of the input where it holds them."""
+    if dtype != np.float32:
+        return attributes
+    return {
+        name: in_dtype(value, np.float32) if isinstance(value, np.ndarray) else value
+        for name, value in attributes.items()
+    }
 
 
 class FitObserver(Account):
@@ -477,11 +486,6 @@ def clip_norm_of(estimator, session, ask, share, near=1.0):
     if learnt and not found.found:
         session.observer.rows_needed = max(session.observer.rows_needed, found.needed)
     return found.value if learnt or found.found else given
-
-
-def column_weights(d):
-    """Return the weights of squares and of the count next to the sums of d columns."""
-    return MomentWeights(SQUARE_WEIGHT, COUNT_WEIGHT * math.sqrt(d))
 
 
 def warn_undetected_columns(

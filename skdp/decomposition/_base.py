@@ -17,10 +17,17 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._inputs import advised, checked, feature_names, mapped
 from skdp._limits import CLEAR, GRAM_FEATURES, NEGLIGIBLE
-from skdp._validation import FLOATS, check_option, column_bounds, public_array
+from skdp._validation import (
+    FLOATS,
+    check_count,
+    check_option,
+    column_bounds,
+    middle_and_radius,
+    public_array,
+)
 from skdp.answer import NOTHING, Answer
 from skdp.base import FitsElsewhereMixin, check_given, clip_norm_of, units_of
-from skdp.data.products import in_dtype, row_products, saturated
+from skdp.data.products import row_products, saturated
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.sums import Neighbours
 from skdp.solvers import linalg, postprocess, spectral
@@ -158,16 +165,6 @@ def _in_place(ufunc, projected, numbers):
     return ufunc(projected, numbers, out=projected if same else None)
 
 
-def as_input_dtype(attributes, dtype):
-    """Cast released float arrays to the dtype of the input where it holds them."""
-    if dtype != np.float32:
-        return attributes
-    return {
-        name: in_dtype(value, np.float32) if isinstance(value, np.ndarray) else value
-        for name, value in attributes.items()
-    }
-
-
 def is_sparse(X):
     """Whether X is a scipy sparse matrix or array, or a source of such rows."""
     return sp.issparse(X) or getattr(X, "sparse", False)
@@ -186,8 +183,7 @@ def check_center(center, n_features):
     if center.shape != (n_features,):
         raise ValueError(
             "The 'center' parameter must be 'private', 'none' or an array of shape "
-            f"({n_features},). "
-            f"Got an array of shape {center.shape} instead."
+            f"({n_features},). Got an array of shape {center.shape} instead."
         )
     return center
 
@@ -201,8 +197,8 @@ def public_range(estimator, d, *, centers):
     if estimator.bounds is None:
         return check_center(estimator.center, d), 1.0, ()
     low, high = column_bounds(estimator, "bounds", d, feature_names(estimator))
-    middle = low + (high - low) / 2 if centers else np.zeros(d)
-    return middle, float(np.linalg.norm(np.maximum(high - middle, middle - low))), (low, high)
+    middle, radius = middle_and_radius(low, high, centered=centers)
+    return middle, float(np.linalg.norm(radius)), (low, high)
 
 
 def warn_of_verdict(estimator, found, asked, kept, chance=0.0, positive=0):
@@ -505,8 +501,7 @@ class ProbabilisticModelMixin:
         (4, 3)
         """
         check_is_fitted(self)
-        if isinstance(n_samples, bool) or not isinstance(n_samples, Integral) or n_samples < 1:
-            raise ValueError(f"'n_samples' must be an int of at least 1. Got {n_samples!r}.")
+        check_count("n_samples", n_samples, 1)
         rng = np.random.default_rng(random_state)
         components, variances, noise = self._model(scaled=False)
         excess = np.sqrt(np.maximum(variances - noise, 0.0))

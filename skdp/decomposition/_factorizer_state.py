@@ -17,14 +17,8 @@ from skdp.answer import Answer
 from skdp.data.products import IntegerSketch, SketchMap
 from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting.plain_data import pack, unpack
+from skdp.privacy.streams import sketches
 from skdp.privacy.streams.checkpoints import StreamGroup
-from skdp.privacy.streams.sketches import (
-    NoisyGroup,
-    SketchSource,
-    grant_sketches,
-    merged_receipt,
-    receipt_state,
-)
 from skdp.queries.sketches import SketchUnit
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.sketching import factorize
@@ -125,8 +119,7 @@ def sizes(estimator, shape, *, stream):
         t, v = min(t, n), min(v, m)
         if min(t, v) < k:
             raise ValueError(
-                f"sketch_size=({t}, {v}) must be at least n_components={k} on both sides. Got "
-                f"{min(t, v)}."
+                f"sketch_size=({t}, {v}) must be at least n_components={k}. Got {min(t, v)}."
             )
     return method, t, v
 
@@ -313,7 +306,7 @@ def contract(unit):
 def header_of(running):
     """Return what others may know before a state is opened: a NoisyState without arrays."""
     session, server = running.session, running.server
-    receipt = receipt_state(session.spent(), session.ledger)
+    receipt = sketches.receipt_state(session.spent(), session.ledger)
     receipt["sensitivity"] = contract(running.layout.unit)
     steps, scales = zip(*running.group.steps(), strict=True)
     return NoisyState(
@@ -412,7 +405,7 @@ def receipt_of(states):
             blocks.append([])
         blocks[-1].append(state.receipts)
         end = max(end, state.row_offset + state.shape[0])
-    return merged_receipt(blocks, clipped_rows=unit_named(states[0].protects[0]).by_rows)
+    return sketches.merged_receipt(blocks, clipped_rows=unit_named(states[0].protects[0]).by_rows)
 
 
 def check_parts(states):
@@ -485,7 +478,7 @@ class Running:
         Which part of the matrix, and of the noise, they hold.
     """
 
-    group: NoisyGroup | StreamGroup
+    group: sketches.NoisyGroup | StreamGroup
     layout: Layout
     maps: list
     server: Server = field(default_factory=Server)
@@ -518,7 +511,7 @@ class FactorizerState:
     """
 
     running: Running | None = field(default=None, repr=False)
-    source: SketchSource | None = field(default=None, repr=False)
+    source: sketches.SketchSource | None = field(default=None, repr=False)
     received: tuple = field(default=(), repr=False)
     sent: tuple = field(default=(), repr=False)
 
@@ -535,20 +528,20 @@ def begin(estimator, session, shape):
     if estimator.max_releases > 1:
         group = _for_many_releases(estimator, session, layout, maps, bounds, source)
     else:
-        grants = grant_sketches(
+        grants = sketches.grant_sketches(
             session, bounds, layout.shares(session.budget),
             parties=server.n_honest_servers or 0, shared=estimator._server is not None,
             note=", noise first",
         )  # fmt: skip
         notes = {"rows_seen": 0, "params": estimator._plain_params()}
-        group = NoisyGroup(session, grants, notes)
+        group = sketches.NoisyGroup(session, grants, notes)
     return replace(estimator._state, running=Running(group, layout, maps, server), source=source)
 
 
 def shared_source(estimator, session):
     """Return where the sketches come from: of another server, of a public seed, or a new secret."""
     server = estimator._server or Server()
-    return estimator._state.source or SketchSource.of(session, server.sketch_seed)
+    return estimator._state.source or sketches.SketchSource.of(session, server.sketch_seed)
 
 
 def _for_many_releases(estimator, session, layout, maps, bounds, source):
@@ -641,8 +634,7 @@ def factored(layout, noisy, maps_by_rows, start):
 
 OTHER_BLOCKS = (
     "or a memory map, or (for fit) a list of files: a sketch has a row for each row of X. For "
-    "other blocks set 'matrix_shape', call partial_fit with each block in the order of the rows, "
-    "then release()"
+    "other blocks set 'matrix_shape', call partial_fit with each block in order, then release()"
 )
 
 

@@ -100,8 +100,7 @@ class FactorizerStreams(StreamingMixin):
         seen = 0 if before is None else before.group.notes["rows_seen"]
         if seen + X.shape[0] > m:
             raise ValueError(
-                f"matrix_shape={self.matrix_shape} has {m} rows, and {seen} were added. Got "
-                f"{X.shape[0]} more."
+                f"matrix_shape has {m} rows, and {seen} were added. Got {X.shape[0]} more."
             )
         return self._add(Whole, X, first=seen, rows=X.shape[0])
 

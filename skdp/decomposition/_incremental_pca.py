@@ -11,7 +11,7 @@ from sklearn.utils.metadata_routing import UNUSED
 
 from skdp import _inputs, _validation
 from skdp._limits import MOST_DENSE
-from skdp.base import BaseDPEstimator, atomic
+from skdp.base import BaseDPEstimator, as_input_dtype, atomic
 from skdp.data.blocks import row_source
 from skdp.data.units import GroupRows
 from skdp.decomposition import _base, _centres
@@ -61,9 +61,8 @@ def statistics(X, facts, n_jobs=None):
     clip_norm = facts["clip_norm"]
     unit = {"by_group": facts["persons"], "adjacency": facts["adjacency"]}
     query = RowQuery(X, clip_norm=clip_norm, n_jobs=n_jobs, **unit)
-    center = _center(facts)
-    if center is not None:
-        query = query.centered(center)
+    if facts["center"] is not None:
+        query = query.centered(facts["center"])
     if facts["sketch"] is not None:
         out = {"sketch": query.gram_product(facts["sketch"]), "total_variance": query.square_sum()}
         out |= {"center": query.sums()} if facts["centers"] else {}
@@ -102,19 +101,11 @@ def fitted(answers, facts):
         total = float(answers["total_variance"].value) - n * float(released.mean @ released.mean)
         attributes = postprocess.sketch_attributes(Y, Q, released.noise_scale, total, n, k)
         found = int(np.count_nonzero(attributes["singular_values_"]))
-    center = _center(facts)
+    center = facts["center"]
     attributes["mean_"] = released.mean if center is None else center + released.mean
     attributes["n_samples_seen_"] = round(released.n)
     attributes["clip_norm_"] = facts["clip_norm"]
-    return _base.as_input_dtype(attributes, np.dtype(facts["dtype"])), found
-
-
-def _center(facts):
-    """Return what is subtracted from all rows: public, learnt, or nothing.
-
-    Checkpoints of earlier versions know of no centre that was learnt.
-    """
-    return facts.get("about") if facts["center"] is None else facts["center"]
+    return as_input_dtype(attributes, np.dtype(facts["dtype"])), found
 
 
 def _released(answers, facts):
@@ -337,7 +328,7 @@ class DPIncrementalPCA(
         session = self._open_session()
         X = self._checked_rows(X, groups, accept_sparse="csr")
         attributes = self._fit_session(session, X)
-        attributes = _base.as_input_dtype(attributes, _inputs.float_dtype(X))
+        attributes = as_input_dtype(attributes, _inputs.float_dtype(X))
         self._close_session(session, attributes)
         self._drop_stream()
         return self
@@ -382,9 +373,8 @@ class DPIncrementalPCA(
         X, seen = self._batch(X, groups, seen, **options)
         if ended:
             raise PrivacyError(
-                "the stream of this DPIncrementalPCA ended after "
-                f"{self.n_stream_releases_} releases: its budget is spent. "
-                "Use a larger 'max_releases', or start anew with "
+                f"the stream of this DPIncrementalPCA ended after {self.n_stream_releases_} "
+                "releases: its budget is spent. Use a larger 'max_releases', or start anew with "
                 "sklearn.base.clone, which is a second budget for the same rows."
             )
         if session is not None and hasattr(self, "components_"):
@@ -453,14 +443,15 @@ class DPIncrementalPCA(
         ask = session.ask(query if center is None else query.centered(center))
         n = X.n_rows() if public else None
         about, clip_norm, left = self._start(session, ask, shares, d, n)
+        center = about if center is None else center
         shares = with_rest(shares, left)
         sketch = None
         if d > MOST_DENSE:
             sketch = orthonormal(session.random_signs((d, postprocess.sketch_size(k, d))))
         facts = {
-            "adjacency": self.adjacency, "clip_norm": clip_norm, "center": center, "about": about,
-            "centers": centers, "k": k, "d": d, "n": n, "persons": self._by_group, "sketch": sketch,
-            "dtype": _inputs.float_dtype(X).str,
+            "adjacency": self.adjacency, "clip_norm": clip_norm, "center": center,
+            "centers": centers, "k": k, "d": d, "n": 0 if public else None,
+            "persons": self._by_group, "sketch": sketch, "dtype": _inputs.float_dtype(X).str,
             "names": list(getattr(self, "feature_names_in_", ())),
         }  # fmt: skip
         return facts, shares
@@ -486,7 +477,6 @@ class DPIncrementalPCA(
     def _first_step(self, session, X):
         X = row_source(X)
         facts, shares = self._facts(session, X)
-        facts["n"] = None if facts["n"] is None else 0
         bounds = {name: b.bound for name, b in statistics(X, facts).items()}
         notes, options = {"facts": facts, "seen": []}, {"mechanism": self.mechanism, "touches": 1}
         return self._start_stream(session, bounds, shares, notes, **options)

@@ -9,10 +9,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp import _inputs
 from skdp._validation import Seed, check_int, check_option, check_rank, check_shape
-from skdp.base import BaseDPEstimator, atomic
+from skdp.base import BaseDPEstimator, as_input_dtype, atomic
 from skdp.data.blocks import is_paths
 from skdp.decomposition import _factorizer_state as states
-from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, found_of, warn_of_verdict
+from skdp.decomposition._base import LinearTransformMixin, found_of, warn_of_verdict
 from skdp.decomposition._factorizer_streams import FactorizerStreams
 from skdp.decomposition._planning import FactorizerPlans
 from skdp.privacy.streams.sketches import SketchSource, grant_sketches
@@ -271,8 +271,7 @@ class DPLowRankFactorizer(
         if self._protects.by_rows and self.adjacency == "add_remove":
             raise ValueError(
                 "privacy_unit='row' needs adjacency='zero_out' (a row against zeros) or 'replace': "
-                "left_singular_vectors_ has one row for each row of X, so their number is public. "
-                "Got 'add_remove'."
+                "left_singular_vectors_ shows how many rows there are. Got 'add_remove'."
             )
         _inputs.check_unit_bound(self)
         check_option(self, "method", _METHODS)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from skdp import _validation
 from skdp._inputs import GroupUnitMixin, float_dtype
-from skdp.base import BaseDPEstimator, atomic
+from skdp.base import BaseDPEstimator, as_input_dtype, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition import _base, _centres
 from skdp.decomposition._planning import DecompositionPlans
@@ -323,7 +323,7 @@ class DPPCA(
         session = self._open_session()
         rows = self._checked_rows(X, groups, accept_sparse="csr")
         attributes = self._fit_session(session, rows)
-        return self._close_session(session, _base.as_input_dtype(attributes, float_dtype(rows)))
+        return self._close_session(session, as_input_dtype(attributes, float_dtype(rows)))
 
     # -- parameters ------------------------------------------------------------------------
 

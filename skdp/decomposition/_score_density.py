@@ -14,14 +14,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp import _validation
 from skdp._inputs import check_placed, check_rows
-from skdp.base import BaseDPEstimator, atomic, column_weights, warn_undetected_columns
+from skdp._limits import COUNT_WEIGHT
+from skdp.base import BaseDPEstimator, atomic, warn_undetected_columns
 from skdp.data.blocks import row_source
 from skdp.data.units import Placed
 from skdp.data.views import RecordForm
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
-from skdp.queries.columns import COUNT_WEIGHT
 from skdp.queries.plane import SQUARE, Frame, PlaneQuery
-from skdp.solvers.columns import column_moments, find_columns
+from skdp.solvers.columns import find_columns, release_moments
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._plan import rows_of
 
@@ -295,10 +295,8 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
             limits = np.zeros(0)
         fine = limits.shape == (2, 2) and np.isfinite(limits).all()
         if not fine or not np.all(limits[:, 1] - limits[:, 0] >= 1e-60):
-            raise ValueError(
-                "The 'limits' parameter of DPScoreDensity must be 'auto' or ((low, high), (low, "
-                f"high)) with low < high. Got {self.limits!r} instead."
-            )
+            expected = "'auto' or ((low, high), (low, high)) with low < high"
+            _validation.refuse_value(self, "limits", expected, self.limits)
         half = limits[:, 1] / 2 - limits[:, 0] / 2
         return Frame(limits[:, 0] + half, half)
 
@@ -333,12 +331,10 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
 
     def _learnt_frame(self, session, ask, share, n):
         """Return three released deviations about a released mean."""
-        ask, weights = ask.coordinates(), column_weights(2)
+        ask = ask.coordinates()
         share /= 2  # one half finds where they lie, the other has the moments there
         found = find_columns(ask, 2, share, n, tails=False)
-        center, size = found.center, found.radius(math.inf)
-        sums = ask.moments(center, size, weights.rows, share=share)
-        moments = column_moments(sums, center, size, weights, n)
+        moments = release_moments(ask, found.center, found.radius(math.inf), n, share)
         # A scale below the noise may be the distance of the centre from the rows.
         unseen = ~found.found | (~found.placed & (moments.variance <= moments.noise))
         words = {"outcome": "and took a guess", "remedy": "'limits'", "of": "coordinates"}

@@ -17,10 +17,6 @@ from skdp.privacy.streams.checkpoints import StreamGroup
 # Estimators whose streams go on over calls: checkpoints, crashes, and what may be published.
 
 
-# Holds the running stream: secret, never pickled, not part of what is released.
-_STREAM = "_private"
-# How many calls of the stream its estimator knows to be complete: fewer after an interruption.
-_ACTS = "_acknowledged"
 _NO_VALUE = "not kept"
 
 
@@ -54,8 +50,10 @@ class StreamingMixin:
 
     _splits_budget = False
 
+    _private = None  # the running stream: secret, never pickled, not part of what is released
+    _acknowledged = 0  # calls of it that are known to be complete: fewer after an interruption
     _free = ("n_jobs",)
-    _secrets = (_STREAM, _ACTS)  # never copied
+    _secrets = ("_private", "_acknowledged")  # never copied
 
     def _start_stream(self, session, bounds, shares, notes, **options):
         """Pay for all streams (dict of bounds) or sketches (list); nothing is read."""
@@ -66,15 +64,14 @@ class StreamingMixin:
 
     def _running_stream(self):
         """Return the running group, charged to all ledgers that are open now; None if none runs."""
-        group = vars(self).get(_STREAM)
+        group = self._private
         if group is None:
             return None
         self._check_stream(group.session, group.notes["params"])
-        if vars(self).get(_ACTS, 0) != group.acts:
+        if self._acknowledged != group.acts:
             raise PrivacyError(
-                "an earlier call was interrupted, and its batch may be included already. Call "
-                "n_committed_calls(): it returns how many batches are included, and the stream "
-                "goes on after them."
+                "an earlier call was interrupted, and its batch may be included. Call "
+                "n_committed_calls(): it says how many are, and the stream goes on after them."
             )
         return group
 
@@ -95,12 +92,9 @@ class StreamingMixin:
     def _keep_stream(self, group):
         """Set what was released; after the end of a stream nothing secret remains."""
         self._publish(group)
-        setattr(self, _ACTS, group.acts)  # undone by `atomic`, if the call fails after all
-        if group.left > 0:
-            setattr(self, _STREAM, group)
-            return self
-        self._drop_stream()
-        checkpoints.close(group)
+        self._private, self._acknowledged = group, group.acts  # undone by `atomic` if a call fails
+        if group.left <= 0:
+            self._drop_stream()
         return self
 
     def _name_features(self, names, d):
@@ -110,8 +104,8 @@ class StreamingMixin:
         self.n_features_in_ = d
 
     def _drop_stream(self):
-        group = vars(self).pop(_STREAM, None)
-        vars(self).pop(_ACTS, None)
+        group = vars(self).pop("_private", None)
+        vars(self).pop("_acknowledged", None)
         if group is not None:
             checkpoints.close(group)
 
@@ -129,12 +123,11 @@ class StreamingMixin:
             hold exact sums of private data: keep them together, and protect them like the data. A
             second call with another path replaces the first file.
         """
-        group = vars(self).get(_STREAM)
-        if group is None:
+        if self._private is None:
             raise PrivacyError(
                 "no stream is running, so there is nothing secret to keep: pickle the estimator."
             )
-        checkpoints.checkpoint(group, path)
+        checkpoints.checkpoint(self._private, path)
 
     @classmethod
     def restore(cls, path: Any) -> Any:
@@ -165,8 +158,7 @@ class StreamingMixin:
             estimator._warn_if_weak(group.session.budget, group.session.source.seeded)
             if group.steps:
                 return estimator._keep_stream(group)
-            setattr(estimator, _STREAM, group)
-            setattr(estimator, _ACTS, group.acts)
+            estimator._private, estimator._acknowledged = group, group.acts
             return estimator
         except BaseException:
             checkpoints.close(group)
@@ -183,13 +175,13 @@ class StreamingMixin:
         -------
         n_calls : int
         """
-        group = vars(self).get(_STREAM)
+        group = self._private
         if group is None:
             raise PrivacyError("no stream is running.")
-        if vars(self).get(_ACTS, 0) != group.acts and group.steps:
+        if self._acknowledged != group.acts and group.steps:
             self._keep_stream(group)
         else:
-            setattr(self, _ACTS, group.acts)
+            self._acknowledged = group.acts
         return group.acts
 
     def public_copy(self) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Self
 from skdp import _inputs, _validation
 from skdp._limits import CLEAR
 from skdp.answer import NOTHING
-from skdp.base import BaseDPEstimator, atomic
+from skdp.base import BaseDPEstimator, as_input_dtype, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition import _base, _centres, _unit_fits
 from skdp.decomposition._planning import DecompositionPlans
@@ -261,9 +261,7 @@ class DPTruncatedSVD(
             self._check_shape(*X.shape)
         session = self._open_session(pure=self._is_pure(X))
         attributes = self._fit_session(session, X)
-        return self._close_session(
-            session, _base.as_input_dtype(attributes, _inputs.float_dtype(X))
-        )
+        return self._close_session(session, as_input_dtype(attributes, _inputs.float_dtype(X)))
 
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
@@ -313,10 +311,8 @@ class DPTruncatedSVD(
             )
         check_used(self)
         if not self._protects.by_rows and self.budget_split != "auto":
-            raise ValueError(
-                "The 'budget_split' parameter of DPTruncatedSVD must be 'auto' unless "
-                f"privacy_unit='row' or 'group'. Got {self.budget_split!r} instead."
-            )
+            expected = "'auto' unless privacy_unit='row' or 'group'"
+            _validation.refuse_value(self, "budget_split", expected, self.budget_split)
 
     def _check_shape(self, n_samples, n_features):
         if self._protects.symmetric and n_samples != n_features:

@@ -233,13 +233,6 @@ def finite_budget(epsilon: float, delta: float) -> PrivacyBudget:
     return budget
 
 
-def check_count(name: str, value: Any) -> int:
-    """Return an int of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{name!r} must be an int of at least 0. Got {value!r} instead.")
-    return value
-
-
 def or_nothing(answer: Answers, grant: PartGrant) -> Answers:
     """Return an answer that cannot fail: if the computation fails, the client sends noise alone.
 

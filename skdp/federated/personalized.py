@@ -9,7 +9,7 @@ from sklearn.utils import check_X_y
 
 from skdp._inputs import advised, check_numbers
 from skdp._limits import FloatArray
-from skdp._validation import complete_labels
+from skdp._validation import check_count, complete_labels
 from skdp.data.blocks import zero_rows
 from skdp.data.units import UserRows
 from skdp.exceptions import PrivacyError
@@ -290,7 +290,8 @@ def _unfitted(model: Any) -> tuple[Any, int]:
     _clients.finite_budget(float(model.epsilon), float(model.delta))
     if model.group_column is not None:
         raise ValueError("over clients users are given by 'groups'; leave 'group_column' out.")
-    return model, model._block_encoding()[1]
+    model._decide_classes()
+    return model, model._encoding()[1]
 
 
 class PersonalizedClient(_clients.FederatedClient):
@@ -340,9 +341,9 @@ class PersonalizedClient(_clients.FederatedClient):
         codes = np.zeros(X.shape[0], int)
         if groups is not None:
             codes = np.unique(model._checked_labels(groups, X), return_inverse=True)[1]
-        Y, d = model._encoded(y, reset=False), int(X.shape[1])
+        d = int(X.shape[1])
         super().__init__(
-            FirstFitUsers(model, model._query(X, Y, codes)),
+            FirstFitUsers(model, model._query(X, y, codes)),
             config,
             SIGNATURES,
             epsilon=epsilon,
@@ -433,8 +434,7 @@ class FederatedRounds:
             The fitted estimator, with its receipt and without models of users.
         """
         estimator, p = _unfitted(self.model)
-        if _clients.check_count("n_features", n_features) < 1:
-            raise ValueError(f"'n_features' must be at least 1. Got {n_features!r} instead.")
+        n_features = check_count("n_features", n_features, 1)
         n = _public_users(estimator, n_users)
         rows = UserRows(zero_rows(n, n_features), zero_rows(n, p), np.arange(n), True)
         schema = FirstFitUsers(estimator, UserQuery(rows, adjacency=estimator.adjacency))
@@ -459,4 +459,4 @@ def _public_users(estimator: Any, n_users: Any) -> int:
             "'n_users' is public under adjacency='replace', which needs it, and private under "
             f"'add_remove', where it is left out. Got {n_users!r} under {estimator.adjacency!r}."
         )
-    return _clients.check_count("n_users", n_users) if public else 0
+    return check_count("n_users", n_users, 0) if public else 0

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.utils.validation import check_array
 
 from skdp._inputs import advised
-from skdp._validation import check_bounds, check_real
+from skdp._validation import check_bounds, check_count, check_real
 from skdp.data.blocks import row_source, zero_rows
 from skdp.exceptions import PrivacyError
 from skdp.federated import _clients
@@ -343,8 +343,7 @@ class FederatedPowerMethod:
         unit = self._checked_unit(estimator)
         if not unit.by_rows:
             _as_sums(estimator, unit)
-        if _clients.check_count("n_features", n_features) < 2:
-            raise ValueError(f"'n_features' must be at least 2. Got {n_features!r} instead.")
+        n_features = check_count("n_features", n_features, 2)
         shape = (self._public_rows(estimator, unit, n_samples), n_features)
 
         def connect(session: PrivacySession) -> _clients.FederatedSession:
@@ -383,7 +382,7 @@ class FederatedPowerMethod:
                 "'n_samples' is private under adjacency='add_remove': leave it out; the fit "
                 "releases a noisy count."
             )
-        return 0 if n_samples is None else _clients.check_count("n_samples", n_samples)
+        return 0 if n_samples is None else check_count("n_samples", n_samples, 0)
 
 
 def _as_sums(estimator: Any, unit: Unit) -> None:

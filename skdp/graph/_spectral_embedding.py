@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -13,21 +12,15 @@ from sklearn.metrics import adjusted_rand_score
 
 from skdp._inputs import bound_of, check_unit_bound, checked, has_cells, matrix_unit, public_units
 from skdp._validation import Seed, check_int, check_option
-from skdp.base import BaseDPEstimator, atomic
+from skdp.base import BaseDPEstimator, as_input_dtype, atomic
 from skdp.exceptions import NoSignalWarning, warn_caller
 from skdp.queries.entries import EntryQuery, NormQuery
 from skdp.solvers.graphs import embed_across, released_degrees
 from skdp.solvers.iterate import PASSES, iterate_symmetric, more_columns
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.one_shot import FlippedMatrix, graph_of_pairs, symmetric_pairs
-from skdp.theory import PlanData, PlansMixin
+from skdp.theory import PlanData, PlansMixin, _subspaces
 from skdp.theory._plan import MOST_NUMBERS
-from skdp.theory._subspaces import (
-    choose_one_shot,
-    iteration_threshold,
-    products_threshold,
-    released_entries,
-)
 from skdp.units import offered
 
 # What an embedding shows, from released values alone.
@@ -59,10 +52,10 @@ def _edge(estimator, session, degrees, n):
     """Return the detection limit of an eigenvalue."""
     flips = [line.noise_scale for line in session.ledger if line.name == "randomized_entries"]
     if flips:
-        return iteration_threshold(flips[0] * float(bound_of(estimator)[1]), n)
+        return _subspaces.iteration_threshold(flips[0] * float(bound_of(estimator)[1]), n)
     products = [line for line in session.ledger if line.name == "right_product"]
     products = products[degrees is not None :]  # the first one released the degrees
-    return _SEEN * products_threshold(products, n)
+    return _SEEN * _subspaces.products_threshold(products, n)
 
 
 # Spectral embedding of a graph with edge-level differential privacy.
@@ -255,9 +248,8 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         session = self._open_session(pure=self._route(X.shape[0])[0] != "power")
         attributes, reason = self._fit_session(session, X)
         warn_no_signal(self, session, attributes, X.shape[0])
-        if X.dtype == np.float32:
-            attributes = {name: value.astype(np.float32) for name, value in attributes.items()}
-        return self._close_session(session, attributes | {"algorithm_reason_": reason})
+        attributes = as_input_dtype(attributes, X.dtype) | {"algorithm_reason_": reason}
+        return self._close_session(session, attributes)
 
     def fit_transform(self, X: Any, y: Any = None) -> Any:
         """Embed the nodes and return the embedding, which may be published.
@@ -286,8 +278,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         check_unit_bound(self)
         if self.algorithm == "one_shot" and not has_cells(self):
             raise ValueError(
-                "algorithm='one_shot' flips edges: it needs privacy_unit="
-                "'edge' and unit_bound=(0, high). Got "
+                "algorithm='one_shot' needs privacy_unit='edge' and unit_bound=(0, high). Got "
                 f"privacy_unit={self.privacy_unit!r} and unit_bound={self.unit_bound!r}."
             )
 
@@ -299,10 +290,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
                 f"Got shape {shape} instead."
             )
         if self.n_components >= n:
-            raise ValueError(
-                f"n_components={self.n_components} must be less than n_nodes={n}. "
-                f"Got {self.n_components}."
-            )
+            raise ValueError(f"n_components must be below n_nodes={n}. Got {self.n_components}.")
 
     def _offers_pure_dp(self):
         return self.n_components == 1 or (self.algorithm != "power" and has_cells(self))
@@ -314,8 +302,8 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
     def _route(self, n, entries=None):
         """Return (name, reason): of the settings, the number of nodes, and released facts."""
         n_answers = PASSES["power"][self.delta == 0] if self.n_iter == "auto" else self.n_iter
-        options = {"groups": True, "entries": entries}
-        return choose_one_shot(self, matrix_unit(self), (n, n), n_answers, "power", **options)
+        facts = matrix_unit(self), (n, n), n_answers, "power"
+        return _subspaces.choose_one_shot(self, *facts, groups=True, entries=entries)
 
     def _fit_session(self, session, X):
         """Release products with the graph, or its flipped pairs; then embed the nodes."""
@@ -326,53 +314,45 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         self._warn_of_delta(*public_units(self, X.shape, session))
         ask = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit))
         if route == "auto":
-            route, reason = self._route(n, released_entries(ask, unit, X.shape))
+            route, reason = self._route(n, _subspaces.released_entries(ask, unit, X.shape))
             if route != "one_shot" and self.delta > 0:
                 session.take_delta()
         if route == "one_shot":
             cells = ask.cells(session.random_number(), share=session.left("pure"))
             Y = graph_of_pairs(cells.value, n)
             ask = FlippedMatrix(Y, cells.noise_scale, high=unit.high, loops=False)
-            pairs = partial(_flipped, n=n, k=self.n_components, kurtosis=ask.kurtosis)
-            attributes = self._embedded(ask, n, pairs, 0.0, 0.0)
-        else:
-            iterate = partial(_iterated, session, n=n, k=self.n_components, n_iter=self.n_iter)
-            share = session.left(session.budget.kind)
-            attributes = self._embedded(ask, n, iterate, share, _AVERAGED * self.n_components)
-        return attributes, reason
+        return self._embedded(session, ask, n), reason
 
-    def _embedded(self, ask, n, eigenpairs, share, spread):
+    def _embedded(self, session, ask, n):
         """Embed by the leading eigenvectors: as they are, without the degrees, or scaled by them.
 
-        `spread` is the noise of the eigenvectors over the variance of released degrees, 0 if all
-        is released.
+        If the graph was released, all of it is post-processing.
         """
+        k, released = self.n_components, isinstance(ask, FlippedMatrix)
+        share = 0.0 if released else session.left(session.budget.kind)
+
+        def eigenpairs(graph, share, project, ones_first):
+            if released:
+                return symmetric_pairs(graph, n, k, project, ask.kurtosis)
+            more = max(1, more_columns(session, k)) if session.law == "gaussian" else 0
+            start = session.random_start(n, min(k + more, n - 1), ones_first=ones_first)
+            options = {"law": session.law, "n_iter": self.n_iter, "project": project}
+            return iterate_symmetric(graph, start, k, share, **options)[:2]
+
         if self.normalization == "none":
             values, V = eigenpairs(ask, share, np.asarray, matrix_unit(self).low >= 0)
             return {"embedding_": fix_signs(V.T).T, "eigenvalues_": values}
         part = share / (PASSES["power"][0] + 1)  # as if it were one product more
-        released = released_degrees(ask, n, part)
-        alpha = matrix_unit(self).alpha
-        rest = lambda ask, across: eigenpairs(ask, share - part, across, False)  # noqa: E731
+        degrees, alpha = released_degrees(ask, n, part), matrix_unit(self).alpha
+        # The noise of the eigenvectors, over the variance of released degrees.
+        spread = 0.0 if released else _AVERAGED * k
+        rest = lambda graph, across: eigenpairs(graph, share - part, across, False)  # noqa: E731
         angles = self.normalization == "laplacian"
-        values, embedding = embed_across(ask, released, alpha, rest, spread, angles=angles)
-        return {"embedding_": embedding, "eigenvalues_": values, "degrees_": released.value}
+        values, embedding = embed_across(ask, degrees, alpha, rest, spread, angles=angles)
+        return {"embedding_": embedding, "eigenvalues_": values, "degrees_": degrees.value}
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.pairwise = True
         return tags
-
-
-def _flipped(ask, _share, project, _ones_first, *, n, k, kurtosis):
-    """Return the leading eigenpairs of a graph that was released, by post-processing."""
-    return symmetric_pairs(ask, n, k, project, kurtosis)
-
-
-def _iterated(session, ask, share, project, ones_first, *, n, k, n_iter):
-    """Return the leading eigenpairs from noisy products."""
-    more = max(1, more_columns(session, k)) if session.law == "gaussian" else 0
-    start = session.random_start(n, min(k + more, n - 1), ones_first=ones_first)
-    options = {"law": session.law, "n_iter": n_iter, "project": project}
-    return iterate_symmetric(ask, start, k, share, **options)[:2]

@@ -11,7 +11,7 @@ from sklearn.base import is_classifier
 from sklearn.utils import check_consistent_length
 
 from skdp._inputs import check_histories
-from skdp._validation import check_labels
+from skdp._validation import check_count, check_labels
 from skdp.data.histories import with_entries
 from skdp.exceptions import PrivacyError
 from skdp.privacy.noise.words import make_source
@@ -42,9 +42,7 @@ class _Folds(model_selection.BaseCrossValidator):
         return self.n_splits
 
     def _iter_test_indices(self, X=None, y=None, groups=None):
-        K, codes = self.n_splits, None
-        if not isinstance(K, numbers.Integral) or isinstance(K, bool) or K < 2:
-            raise ValueError(f"'n_splits' must be an int of at least 2. Got {K!r} instead.")
+        K, codes = check_count("n_splits", self.n_splits, 2), None
         if groups is not None:
             codes = np.unique(check_labels(groups), return_inverse=True)[1]
             check_consistent_length(X, codes)

@@ -10,8 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from skdp._limits import FloatArray
-from skdp.base import BaseDPEstimator, atomic
-from skdp.decomposition._base import as_input_dtype
+from skdp.base import BaseDPEstimator, as_input_dtype, atomic
 from skdp.decomposition._planning import DecompositionPlans
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bounded, PrivateQuery

@@ -11,20 +11,12 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from skdp import _inputs, _validation
+from skdp import _inputs, _validation, base
 from skdp._limits import CACHED
-from skdp.base import (
-    BaseDPEstimator,
-    DocLinkMixin,
-    atomic,
-    column_weights,
-    warn_undetected_columns,
-    warn_unresolved_scales,
-)
-from skdp.data.blocks import row_source, square_norms
+from skdp.data import blocks
 from skdp.data.products import in_dtype, saturated
 from skdp.queries.columns import ColumnQuery
-from skdp.solvers.columns import column_moments, find_columns
+from skdp.solvers.columns import find_columns, release_moments
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._made import bare_copy, skewed
 from skdp.theory._plan import check_share, fit_rows, rows_of
@@ -32,7 +24,7 @@ from skdp.theory._plan import check_share, fit_rows, rows_of
 # Scaling down of long rows.
 
 
-class _PublicStep(DocLinkMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class _PublicStep(base.DocLinkMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """A map of single rows by public parameters: nothing is learnt."""
 
     def __sklearn_tags__(self):
@@ -117,30 +109,22 @@ class RowClipper(_PublicStep):
 
 
 def clipped(rows, clip_norm):
-    """Return rows of norm at most `clip_norm`, each from that row alone (never through BLAS)."""
+    """Clip rows, whose memory is ours, to a norm: each from itself alone (never through BLAS)."""
     wide = rows.astype(np.float64) if sp.issparse(rows) else np.array(rows, np.float64, order="C")
-    largest = abs(wide).max(axis=1)
-    largest = np.asarray(largest.toarray() if sp.issparse(largest) else largest).ravel()
+    largest = blocks.largest_entries(wide)
     largest = np.where(largest > 0, largest, 1.0)
-    relative = _by_row(np.divide, wide, largest)  # so that squares do not overflow
-    lengths = np.sqrt(square_norms(relative))
+    # So that squares do not overflow.
+    relative = blocks.entrywise(lambda entries: entries / blocks.spread(largest, wide), wide)
+    lengths = np.sqrt(blocks.square_norms(relative))
     # A margin for rounding in the dtype of X, so that no result exceeds the bound.
     short = clip_norm * (1 - 4 * np.finfo(rows.dtype).eps)
     with np.errstate(over="ignore"):  # a length beyond all floats is longer than the bound
         long = largest * lengths > clip_norm
-    scaled = _by_row(np.multiply, relative, short / np.maximum(lengths, 1.0)).astype(rows.dtype)
+    scaled = blocks.scale_rows(relative, short / np.maximum(lengths, 1.0)).astype(rows.dtype)
     if not sp.issparse(rows):
-        return np.where(long[:, None], scaled, rows)
-    scaled.data = np.where(np.repeat(long, np.diff(rows.indptr)), scaled.data, rows.data)
-    return scaled
-
-
-def _by_row(operation, rows, numbers):
-    if not sp.issparse(rows):
-        return operation(rows, numbers[:, None])
-    out = rows.copy()
-    out.data = operation(rows.data, np.repeat(numbers, np.diff(rows.indptr)))
-    return out
+        return np.where(blocks.spread(long, rows), scaled, rows)
+    rows.data = np.where(blocks.spread(long, rows), scaled.data, rows.data)
+    return rows
 
 
 # Scaling of columns by bounds that are public.
@@ -236,9 +220,8 @@ class PublicScaler(_PublicStep):
         if sp.issparse(X) and center.any():
             column = int(np.flatnonzero(center)[0])
             raise ValueError(
-                "PublicScaler keeps sparse rows sparse only where zero is one of the bounds of "
-                f"each column, or in their middle. In column {column} it is "
-                "neither: use such bounds, or X.toarray()."
+                "PublicScaler keeps sparse rows sparse only where zero is a bound of each column, "
+                f"or in the middle. In column {column} it is not: use such bounds, or X.toarray()."
             )
         return low, high, center, np.maximum(high - center, center - low)
 
@@ -338,7 +321,11 @@ class ScalerPlans(PlansMixin):
 
 
 class DPStandardScaler(
-    ScalerPlans, _inputs.GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator
+    ScalerPlans,
+    _inputs.GroupUnitMixin,
+    OneToOneFeatureMixin,
+    TransformerMixin,
+    base.BaseDPEstimator,
 ):
     """Centre and scale columns with (epsilon, delta)-differential privacy for one row.
 
@@ -448,7 +435,7 @@ class DPStandardScaler(
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    @atomic
+    @base.atomic
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Learn means and scales; spends (`epsilon`, `delta`) once.
 
@@ -479,7 +466,7 @@ class DPStandardScaler(
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
         shares = self._check_parameters()
-        X = row_source(X)
+        X = blocks.row_source(X)
         bounds, sparse = self._public_bounds(X.n_features), getattr(X, "sparse", False)
         if sparse and bounds is not None and not ((bounds[0] <= 0) & (bounds[1] >= 0)).all():
             raise ValueError(
@@ -492,9 +479,9 @@ class DPStandardScaler(
         center, size, columns = self._range(session, ask, X.n_features, bounds, shares, n)
         if sparse:  # what is not stored is left as it is
             center, size = around_zero(center, size)
-        found = self._moments(ask, center, size, n, shares["moments"])
+        found = release_moments(ask, center, size, n, shares["moments"])
         if self.with_std and not sparse:
-            warn_unresolved_scales(self, columns, found)
+            base.warn_unresolved_scales(self, columns, found)
         scale, eps = np.sqrt(found.variance), np.finfo(np.float64).eps
         rounding = found.n * eps * found.variance + (found.n * found.mean * eps) ** 2
         scale[found.variance <= rounding] = 1.0  # as scikit-learn decides what is constant
@@ -535,24 +522,18 @@ class DPStandardScaler(
     def _range(self, session, ask, d, bounds, shares, n):
         """Return centre and half-width of each column, public or learnt, and what was found."""
         if bounds is not None and np.isfinite(bounds).all():
-            low, high = bounds
-            center = low + (high - low) / 2
-            return center, np.maximum(high - center, center - low), None
+            return *_validation.middle_and_radius(*bounds), None
         if session.budget.exact:  # nothing is cut, and a first mean makes the second accurate
             center, shares["moments"] = np.zeros(d), shares["moments"] / 2
             size = np.full(d, np.inf)
-            return self._moments(ask, center, size, n, shares["moments"]).mean, size, None
+            mean = release_moments(ask, center, size, n, shares["moments"]).mean
+            return mean, size, None
         found = find_columns(ask, d, shares["columns"], n)
-        warn_undetected_columns(
+        base.warn_undetected_columns(
             self, ~found.found, found.needed, outcome="and took a guess", remedy="'bounds'"
         )
         noise = found.sums_noise(shares["moments"] / shares["columns"])
         return found.center, found.radius(noise), found
-
-    def _moments(self, ask, center, size, n, share):
-        weights = column_weights(len(center))
-        sums = ask.moments(center, size, weights.rows, share=share)
-        return column_moments(sums, center, size, weights, n)
 
     def transform(self, X: Any) -> Any:
         """Centre and scale rows. The output for private rows is not covered.

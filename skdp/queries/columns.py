@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import FloatArray
+from skdp._limits import SQUARE_WEIGHT, FloatArray
 from skdp.data.blocks import ScratchOfThread, checked_total, finite_only
 from skdp.data.numbers import WHOLE, CachedHere, CountsIn, Kept, stored_columns
 from skdp.data.views import group_sums, rows_each, rows_of, whole_groups
@@ -121,10 +121,6 @@ class RankQuery(SumQuery):
 _ROUNDED = 1.01  # rounding of a sum in two neighbours (1/2 each), and float errors
 
 
-# Weight of a square next to a value: the largest for which a replaced value moves both together by
-# no more than it moves the value alone.
-SQUARE_WEIGHT = 1.66
-COUNT_WEIGHT = 0.5  # weight of the count in a joint release with sums, relative to the longest row
 # What a group adds is rounded to multiples of 1 / WHOLE, which raises the bound by less than this.
 _WIDER = 1 + 1e-8
 

@@ -15,13 +15,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import LARGEST, FloatArray
+from skdp._limits import COUNT_WEIGHT, LARGEST, FloatArray
 from skdp.data.blocks import Block, finite_rows, row_source
 from skdp.data.numbers import restricted
 from skdp.data.products import row_products
 from skdp.data.views import Zipped, rows_of
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.columns import COUNT_WEIGHT, ColumnQuery
+from skdp.queries.columns import ColumnQuery
 from skdp.queries.sums import SumQuery
 
 SQUARE = math.sqrt(2.0)  # weight of squares of w in a joint release; COUNT_WEIGHT is that of counts

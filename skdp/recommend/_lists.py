@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import check_histories
 from skdp._limits import BLOCK
-from skdp._validation import refuse_merged
+from skdp._validation import check_count, refuse_merged
 from skdp.data.histories import hidden_cells, with_entries
 
 # From pairs of a user and an item to a matrix of histories, and back to names.
@@ -97,8 +97,7 @@ def interactions_from_pairs(
         refuse_merged(np.asarray(pairs_users))
     if len(who) != len(what):
         raise ValueError(
-            "pairs_users and pairs_items must be columns of the same length. Got "
-            f"{len(who)} and {len(what)} names."
+            f"pairs_users and pairs_items need the same length. Got {len(who)} and {len(what)}."
         )
     weights = np.ones(len(who)) if values is None else _numbers(values)
     if weights.shape != (len(who),):
@@ -226,7 +225,7 @@ class ListsMixin:
         columns, shape = self.selected_items_[rows.indices], (rows.shape[0], self.n_features_in_)
         rows = sp.csr_array((rows.data, columns, rows.indptr), shape=shape)
         score = self.filter_.scorer(self.randomized_interactions_.unbiased)
-        return best_items(score, rows, self._checked_number(n), exclude_known=True)
+        return best_items(score, rows, check_count("n", n, 1), exclude_known=True)
 
     def recommend(
         self, R: Any, n: int = 20, *, exclude_known: bool = True, items: Any = None
@@ -254,7 +253,7 @@ class ListsMixin:
         check_is_fitted(self)
         rows = self._histories(R)
         options = {"exclude_known": exclude_known, "items": self._checked_items(items)}
-        return best_items(self.filter_.scorer(), rows, self._checked_number(n), **options)
+        return best_items(self.filter_.scorer(), rows, check_count("n", n, 1), **options)
 
     def popular_items(self, n: int = 20) -> Any:
         """Return the most popular items by the released counts.
@@ -270,7 +269,7 @@ class ListsMixin:
             Item numbers and noisy counts, largest first.
         """
         check_is_fitted(self)
-        best = np.argsort(-self.item_counts_, kind="stable")[: self._checked_number(n)]
+        best = np.argsort(-self.item_counts_, kind="stable")[: check_count("n", n, 1)]
         return best, self.item_counts_[best]
 
     def item_similarity(self, item: Any, n: int = 20) -> Any:
@@ -296,13 +295,8 @@ class ListsMixin:
         lengths = np.linalg.norm(factors, axis=0)
         cosines = (factors[:, item] @ factors) / np.maximum(lengths * lengths[item], 1e-300)
         cosines[item] = -np.inf
-        best = np.argsort(-cosines, kind="stable")[: self._checked_number(n)]
+        best = np.argsort(-cosines, kind="stable")[: check_count("n", n, 1)]
         return best, cosines[best]
-
-    def _checked_number(self, n):
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-            raise ValueError(f"n must be an int in the range [1, inf). Got {n!r} instead.")
-        return int(n)
 
     def _checked_items(self, items):
         if items is None:

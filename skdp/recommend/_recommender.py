@@ -351,22 +351,8 @@ class DPRecommender(
         route = release_route(name, session, self._whole, n_users)
         options = (self.n_components, float(self.item_exponent), self._floor)
         fitted = fit_filter(ask, route, n_users, available, *options)
-        self._warn_of_no_factors(session, fitted.filter, n_items)
-        return self._attributes(fitted, n_users, n_items) | {"algorithm_reason_": reason}
-
-    def _warn_of_no_factors(self, session, found, n_items):
-        if found.rank or self.algorithm == "popularity" or session.budget.exact:
-            return
-        few = f" R has {n_items} columns, and each must be one item." * (n_items < 5)  # or pairs
-        warn_caller(
-            "DPRecommender could use popularity alone: no latent factor exceeds the noise level. "
-            "All users get the most popular items that they do not have. Use more users, a larger "
-            "'epsilon' with a 'delta' above 0, or algorithm='popularity' if that is enough." + few,
-            PartialSignalWarning,
-        )
-
-    def _attributes(self, fitted, n_users, n_items):
         found = fitted.filter
+        self._warn_of_no_factors(session, found, n_items)
         components = np.zeros((self.n_components, n_items))
         components[: 1 + found.rank, found.kept] = found.inward.T
         return {
@@ -378,7 +364,19 @@ class DPRecommender(
             "components_": components,
             "n_users_": round(n_users),
             "randomized_interactions_": fitted.flipped,
+            "algorithm_reason_": reason,
         }
+
+    def _warn_of_no_factors(self, session, found, n_items):
+        if found.rank or self.algorithm == "popularity" or session.budget.exact:
+            return
+        few = f" R has {n_items} columns, and each must be one item." * (n_items < 5)  # or pairs
+        warn_caller(
+            "DPRecommender could use popularity alone: no latent factor exceeds the noise level. "
+            "All users get the most popular items that they do not have. Use more users, a larger "
+            "'epsilon' with a 'delta' above 0, or algorithm='popularity' if that is enough." + few,
+            PartialSignalWarning,
+        )
 
     def _check_parameters(self):
         check_int(self, "n_components", 1)

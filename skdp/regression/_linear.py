@@ -531,8 +531,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         if self.bounds is None:
             return RowScale(np.zeros(d), np.ones(d), -math.inf, math.inf)
         low, high = _validation.column_bounds(self, "bounds", d, feature_names(self))
-        center = low + (high - low) / 2 if self.fit_intercept else np.zeros(d)
-        size = np.maximum(high - center, center - low)
+        center, size = _validation.middle_and_radius(low, high, centered=self.fit_intercept)
         return RowScale(center, size, (low - center) / size, (high - center) / size)
 
     def _warn_lost_signal(self, solution):

@@ -11,17 +11,8 @@ import scipy.sparse as sp
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_array, check_X_y, validate_data
 
-from skdp import _inputs
+from skdp import _inputs, _validation
 from skdp._limits import CLEAR
-from skdp._validation import (
-    check_bool,
-    check_int,
-    check_option,
-    check_real,
-    check_shape,
-    public_array,
-)
-from skdp.base import column_weights
 from skdp.data.blocks import is_dask_array
 from skdp.data.records import MAX_ROWS
 from skdp.data.units import in_memory
@@ -206,12 +197,10 @@ def _shape(estimator, given, n_features):
     """Return (d1, d2): of the data, or the parameter, or (n_features, 1)."""
     if estimator.matrix_shape is None:
         return given or (n_features, 1)
-    shape = check_shape(estimator, "matrix_shape")
+    shape = _validation.check_shape(estimator, "matrix_shape")
     if math.prod(shape) != n_features or given not in (None, shape):
-        raise ValueError(
-            f"The 'matrix_shape' parameter of {type(estimator).__name__} must be None or two "
-            f"integers whose product is the number of features, {n_features}. Got {shape!r}."
-        )
+        expected = f"None or two integers whose product is the number of features, {n_features}"
+        _validation.refuse_value(estimator, "matrix_shape", expected, shape)
     return shape
 
 
@@ -232,7 +221,7 @@ def check_design(design, shape, *, sparse=False):
             "The 'measurement_covariance' parameter must be 'private', a number, one covariance "
             f"or a pair of them (of rows, of columns). Got {type(design).__name__} instead."
         )
-    R, C = (public_array("measurement_covariance", part) for part in design)
+    R, C = (_validation.public_array("measurement_covariance", part) for part in design)
     for part, d in zip((R, C), shape, strict=True):
         if not _is_covariance(part, d):
             raise ValueError(
@@ -272,12 +261,11 @@ def curvature_of(query, design, centre, bias):
 
 def _full_design(design, size, sparse):
     """Return the map of records that a full public covariance of vec(X) asks for."""
-    design = public_array("measurement_covariance", design)
+    design = _validation.public_array("measurement_covariance", design)
     if not _is_covariance(design, size, 1e-6):
         raise ValueError(
-            f"a full covariance as 'measurement_covariance' must be symmetric, {size} x {size}, "
-            "and positive definite with a condition number below a million. "
-            f"Got shape {design.shape}."
+            f"a full covariance as 'measurement_covariance' must be symmetric, {size} x {size}, of "
+            f"positive eigenvalues and a condition number below 1e6. Got shape {design.shape}."
         )
     if sparse or size > MAX_ROWS:
         raise ValueError(
@@ -289,12 +277,12 @@ def _full_design(design, size, sparse):
 
 def check_parameters(estimator):
     """Check the parameters of a trace regression that need no data."""
-    check_int(estimator, "rank", 1)
-    check_int(estimator, "max_iter", 1)
-    check_option(estimator, "privacy_unit", tuple(estimator._privacy_units))
-    check_option(estimator, "solver", ("riemannian", "spectral_init"))
-    check_bool(estimator, "shrink_singular_values", "fit_intercept", "fit_biases")
-    level = check_real(
+    _validation.check_int(estimator, "rank", 1)
+    _validation.check_int(estimator, "max_iter", 1)
+    _validation.check_option(estimator, "privacy_unit", tuple(estimator._privacy_units))
+    _validation.check_option(estimator, "solver", ("riemannian", "spectral_init"))
+    _validation.check_bool(estimator, "shrink_singular_values", "fit_intercept", "fit_biases")
+    level = _validation.check_real(
         estimator, "gradient_clip_factor", 0, math.inf, closed="right", also=("auto",)
     )
     if level == math.inf and estimator.epsilon != math.inf:
@@ -303,7 +291,7 @@ def check_parameters(estimator):
             "number of medians, or 'auto'."
         )
     if isinstance(estimator.measurement_covariance, str):
-        check_option(estimator, "measurement_covariance", ("private",))
+        _validation.check_option(estimator, "measurement_covariance", ("private",))
 
 
 def default_shares(estimator):
@@ -342,7 +330,7 @@ def release_center(estimator, session, placed, share, n, *, far=False):
     """Release the centre and the standard deviation of the targets (see `Center`)."""
     targets = placed.column("y", RecordForm(_inputs.as_columns, 1).alone, 1)
     query = ColumnQuery(targets, adjacency=session.adjacency, n_jobs=estimator.n_jobs)
-    return find_center(session.ask(query), share, column_weights(1), n, far=far)
+    return find_center(session.ask(query), share, n, far=far)
 
 
 def remedy_of(n, needed, shape):

@@ -293,10 +293,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         loss = self._loss_name()
         return isinstance(loss, str) or getattr(loss, "homogeneous", False)
 
-    def _encoded(self, y, *, reset):
-        return self._block_encoding()[0](y)
-
-    def _block_encoding(self):
+    def _encoding(self):
         return as_columns, 1
 
     def predict(self, X: Any, groups: Any = None) -> Any:

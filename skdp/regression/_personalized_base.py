@@ -26,19 +26,9 @@ from skdp.exceptions import (
 from skdp.queries.users import UserQuery
 from skdp.regression._linear import find_targets
 from skdp.regression._plans import PersonalPlans
+from skdp.solvers import personalization
 from skdp.solvers.columns import CUT, FARTHEST, find_columns
 from skdp.solvers.linalg import fix_signs
-from skdp.solvers.personalization import (
-    GlobalModel,
-    SecondMoment,
-    TargetUnit,
-    View,
-    direction_start,
-    pooled_model,
-    scaling_of,
-    target_unit,
-    whitener_of,
-)
 from skdp.solvers.scaling import Scaling
 from skdp.solvers.user_heads import (
     Choice,
@@ -227,8 +217,8 @@ class Base(NamedTuple):
     scaling: Scaling
     n: float
     shown: bool  # whether the scales of all columns were found
-    model: GlobalModel | None = None
-    unit: TargetUnit | None = None
+    model: personalization.GlobalModel | None = None
+    unit: personalization.TargetUnit | None = None
 
 
 def learn_base(estimator, ask, query, shares):
@@ -236,7 +226,7 @@ def learn_base(estimator, ask, query, shares):
     n = float(query.n_rows) if estimator.adjacency == "replace" else None
     public = {"n": n, "centered": estimator.fit_intercept}
     columns = find_columns(ask.columns(), query.n_features, shares["columns"], **public)
-    scaling = scaling_of(columns)
+    scaling = personalization.scaling_of(columns)
     limited = np.isfinite(scaling.limit)
     shown = bool((limited & columns.found).all())
     if not estimator._y_numeric:  # logits of all are not those of each
@@ -244,7 +234,8 @@ def learn_base(estimator, ask, query, shares):
     public["n"] = columns.n if estimator.fit_intercept else n
     unit, share = _target_unit(estimator, ask, query.n_outputs, shares, public)
     ask = ask.scaled(*scaling)  # columns that have no limit may hold entries of any size
-    model = pooled_model(ask, limited, unit, share, intercept=estimator.fit_intercept)
+    fitted = {"intercept": estimator.fit_intercept}
+    model = personalization.pooled_model(ask, limited, unit, share, **fitted)
     return Base(scaling, columns.n, shown, model, unit)
 
 
@@ -254,11 +245,9 @@ def _target_unit(estimator, ask, p, shares, public):
     if bounds is None:
         find, share = partial(find_columns, ask.targets(), p, **public), shares["targets"]
         found, _, model_share = find_targets(find(share), find, None, share, model_share)
-        return target_unit(found), model_share
-    low, high = bounds
-    center = low + (high - low) / 2 if estimator.fit_intercept else np.zeros(p)
-    radius = float(np.max(np.maximum(high - center, center - low)))
-    return TargetUnit(center, radius / CUT, True, 0), model_share
+        return personalization.target_unit(found), model_share
+    center, radius = _validation.middle_and_radius(*bounds, centered=estimator.fit_intercept)
+    return personalization.TargetUnit(center, float(radius.max()) / CUT, True, 0), model_share
 
 
 def warn_of_verdict(estimator, base, helped):
@@ -294,7 +283,6 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     __metadata_request__fit = {"groups": True}
     __metadata_request__predict = {"groups": True}
     __metadata_request__score = {"groups": True}
-    _methods_with_users = ("fit", "predict", "score")
 
     _fit_keeps = "an exact model for each user, and the users' labels"
     _privacy_units = offered("group", "row")
@@ -316,8 +304,9 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         """
         request = super().get_metadata_routing()
         if self.group_column is not None:
-            for method in self._methods_with_users:
-                getattr(request, method).add_request(param="groups", alias=False)
+            for method in vars(request).values():
+                if "groups" in getattr(method, "requests", ()):
+                    method.add_request(param="groups", alias=False)
         return request
 
     def _check_parameters(self):
@@ -374,45 +363,51 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         _validation.check_kind(self, y)
         self._unit = self._unit_of(groups)
         session = self._open_session()
-        rows, users = self._rows_and_users(X, y, groups)
-        query = UserQuery(rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        query, users = self._query_and_users(X, y, groups, reset=True)
         self._close_session(session, self._fit_session(session, query))
         self._private = self._fitted_heads(query, users)
         del self._unit
         return self
 
-    def _rows_and_users(self, X, y, groups):
-        """Return the rows by user, and the users whose heads are fitted here (None: nobody's)."""
-        if _inputs.as_blocks(X) is not None and not _inputs.is_memory_map(X):
+    def _query_and_users(self, X, y, groups, *, reset):
+        """Return the query over users, and those whose heads are fitted here (None: nobody's)."""
+        if reset and _inputs.as_blocks(X) is not None and not _inputs.is_memory_map(X):
             return self._users_in_blocks(X, y, groups), None
-        X, y, labels = self._validated(X, y, groups, reset=True)
-        users, codes = None, np.arange(X.shape[0])  # each row is its own user
-        if labels is not None:
-            users, codes = np.unique(labels, return_inverse=True)
-        Y = self._encoded(y, reset=True)
-        return UserRows(X, Y, codes, self._scales_targets()), users
+        X, y, labels = self._validated(X, y, groups, reset=reset)
+        if reset:
+            self._decide_classes(y)
+        if labels is None:  # each row is its own user
+            return self._query(X, y, np.arange(X.shape[0])), None
+        users, codes = np.unique(labels, return_inverse=True)
+        return self._query(X, y, codes), users
+
+    def _query(self, X, y, codes):
+        rows = UserRows(X, self._encoding()[0](y), codes, self._scales_targets())
+        return UserQuery(rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
+
+    def _decide_classes(self, y=None):
+        """Set the public classes, of a classifier; without `y` they must be given."""
 
     def _users_in_blocks(self, X, y, groups):
         if groups is None:
             raise ValueError(
-                f"{type(self).__name__} needs 'groups' for rows in blocks: pass the user of each "
-                "row."
+                f"{type(self).__name__} needs 'groups', the user of each row, for rows in blocks."
             )
-        encode, n_outputs = self._block_encoding()
+        self._decide_classes()
+        encode, n_outputs = self._encoding()
         placed = _inputs.in_blocks(self, X, y, groups, numbers=self._y_numeric)
         form = GroupForm(_validation.check_labels, encode, self._scales_targets())
-        users = groups_of(placed, form)
-        users.n_outputs = n_outputs
-        return users
+        rows = groups_of(placed, form)
+        rows.n_outputs = n_outputs
+        return UserQuery(rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
 
     def _unit_of(self, groups):
         self._check_one_form(groups)
         if groups is not None or self.group_column is not None:
             return "group"
         warn_caller(
-            f"{type(self).__name__} was fitted without users: each row counts as its own user, and "
-            "the guarantee protects single rows. If rows have users, pass 'groups' or set "
-            "'group_column'.",
+            f"{type(self).__name__} was fitted without users: each row counts as a user, and only "
+            "single rows are protected. If rows have users, pass 'groups' or set 'group_column'.",
             PrivacyUnitWarning,
         )
         return "row"
@@ -446,10 +441,6 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     @staticmethod
     def _checked_labels(labels, X):
         return None if labels is None else _inputs.labels_of(labels, X.shape[0])
-
-    def _query(self, X, Y, codes):
-        rows = UserRows(X, Y, codes, self._scales_targets())
-        return UserQuery(rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
 
     def _fit_session(self, session, query):
         """Make all releases; returns the public attributes."""
@@ -504,17 +495,18 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
 
     def _view(self, whitener, base):
         """How users preprocess their rows, from public parameters and attributes."""
-        return View(whitener, self.fit_intercept, self._loss_name(), base)
+        return personalization.View(whitener, self.fit_intercept, self._loss_name(), base)
 
     def _subspace(self, ask, scale, shares, base):
         d, whitener = len(scale), np.eye(len(scale))
         if self.whiten:
-            released = SecondMoment(d, self.fit_intercept).asked(ask, share=shares["whitener"])
-            whitener = whitener_of(released)
+            rows = personalization.SecondMoment(d, self.fit_intercept)
+            whitener = personalization.whitener_of(rows.asked(ask, share=shares["whitener"]))
         whitening = whitener / scale[:, None]
         # The same bits as in `_public_heads`, so that arrays cached for the vote are used again.
         view = self._view(whitening * scale[:, None] if self.whiten else None, base)
-        return whitening, view, direction_start(ask, view, d, self.n_components, shares["subspace"])
+        start = view, d, self.n_components, shares["subspace"]
+        return whitening, view, personalization.direction_start(ask, *start)
 
     # -- heads -----------------------------------------------------------------------------
 
@@ -525,7 +517,8 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     def _public_heads(self, scaling):
         """Return what fits heads to rows, from public attributes."""
         coef = np.atleast_2d(self.global_coef_).T
-        model = GlobalModel(*scaling.of_scaled(coef, np.ravel(self.global_intercept_)))
+        seen = scaling.of_scaled(coef, np.ravel(self.global_intercept_))
+        model = personalization.GlobalModel(*seen)
         model = model._replace(own_means=not self.target_scale_found_)
         whitener = self.whitening_ * scaling.scale[:, None] if self.whiten else None
         view = self._view(whitener, model if self._y_numeric else None)
@@ -572,9 +565,8 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         if groups is None and self.group_column is None:
             raise ValueError("adapt needs the users of the rows: pass 'groups'.")
         self._check_one_form(groups)
-        X, y, labels = self._validated(X, y, groups, reset=False)
-        users, codes = np.unique(labels, return_inverse=True)
-        new = self._fitted_heads(self._query(X, self._encoded(y, reset=False), codes), users)
+        query, users = self._query_and_users(X, y, groups, reset=False)
+        new = self._fitted_heads(query, users)
         old = getattr(self, "_private", None)
         if old is not None:
             same_kind(old["users"], users)
@@ -593,9 +585,8 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             )
         if groups is None and self.group_column is None and self.require_groups:
             raise ValueError(
-                f"{type(self).__name__}(require_groups=True) needs the users of the rows: pass "
-                "'groups' (through a Pipeline or a search this needs metadata routing) or set "
-                "'group_column'."
+                f"{type(self).__name__}(require_groups=True) needs users: pass 'groups' (through a "
+                "Pipeline or a search this needs metadata routing) or set 'group_column'."
             )
 
     def _linear(self, X, groups):
@@ -611,9 +602,8 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             return eta
         if labels is None:  # a scorer of scikit-learn never passes users
             warn_caller(
-                f"{type(self).__name__} has models of users, but predicts without users here: all "
-                "rows get the global model. Pass 'groups', set 'group_column', or use "
-                "public_copy().",
+                f"{type(self).__name__} has models of users, but predicts without users: all rows "
+                "get the global model. Pass 'groups', set 'group_column', or use public_copy().",
                 UserWarning,
             )
             return eta

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
-from skdp._validation import Seed, Split, check_classes
+from skdp._validation import Seed, Split
 from skdp.base import warn_unseen
 from skdp.regression._personalized_base import PersonalizedBase
 from skdp.regression._scores import ScoredClassifierMixin, encode, public_classes
@@ -141,12 +141,6 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     __metadata_request__predict_proba = {"groups": True}
     __metadata_request__predict_log_proba = {"groups": True}
     __metadata_request__decision_function = {"groups": True}
-    _methods_with_users = (
-        *PersonalizedBase._methods_with_users,
-        "predict_proba",
-        "predict_log_proba",
-        "decision_function",
-    )
 
     _y_numeric = False
 
@@ -204,22 +198,19 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         attributes = {"coef_clip_norm_": float(bound), "classes_": self.classes_}
         return global_model(ask, heads, count, float(bound), share), attributes
 
-    def _encoded(self, y, *, reset):
-        """Indicators of the classes, NaN for any other label; decides the classes when fitting."""
-        y = np.asarray(y)
-        if reset:
-            self.classes_ = public_classes(self, y, least=1)
-        return _indicators(y, self.classes_)
-
-    def _block_encoding(self):
-        if self.classes is None:
+    def _decide_classes(self, y=None):
+        if y is None and self.classes is None:
             raise ValueError(
                 f"{type(self).__name__} needs 'classes' for rows in blocks: which labels occur is "
                 "not known without reading them."
             )
-        self.classes_ = check_classes(self, least=1)
+        self.classes_ = public_classes(self, y, least=1)
+
+    def _encoding(self):
+        """Indicators of the classes, of the second one if there are two; NaN for other labels."""
         n = len(self.classes_)
-        return partial(_indicators, classes=self.classes_), n if n > 2 else 1
+        codes = np.eye(n) if n > 2 else np.arange(float(n))[:, None]
+        return partial(encode, classes=self.classes_, codes=codes), codes.shape[1]
 
     def decision_function(self, X: Any, groups: Any = None) -> Any:
         """Return the linear predictor of each row.
@@ -315,9 +306,3 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
             Accuracy.
         """
         return self._compared(y, self.predict(X, groups), sample_weight)
-
-
-def _indicators(y, classes):
-    """Indicators of the classes, of the second one if there are two; NaN for any other label."""
-    n = len(classes)
-    return encode(y, classes, np.eye(n) if n > 2 else np.arange(float(n))[:, None])

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import float_dtype
 from skdp._limits import CLEAR
-from skdp._validation import ColumnBounds, Seed, Split, check_kind
+from skdp._validation import ColumnBounds, Seed, Split, check_kind, refuse_value
 from skdp.base import atomic
 from skdp.data.products import in_dtype
 from skdp.data.views import RecordForm, TargetScale
@@ -34,11 +34,8 @@ def check_class_weight(estimator, classes):
     known = isinstance(given, Mapping) and set(given) <= set(classes.tolist())
     weights = given.values() if known else [None]
     if not all(isinstance(w, Real) and w is not True and 1e-60 <= w <= 1e60 for w in weights):
-        raise ValueError(
-            f"The 'class_weight' parameter of {type(estimator).__name__} must be None, 'balanced' "
-            "or a dict of numbers from 1e-60 to 1e60 whose keys are among the classes. "
-            f"Got {given!r} instead."
-        )
+        weights = "a dict of numbers from 1e-60 to 1e60 whose keys are among the classes"
+        refuse_value(estimator, "class_weight", f"None, 'balanced' or {weights}", given)
 
 
 # Ridge classification with differential privacy.

@@ -75,10 +75,7 @@ def public_classes(estimator, y, *, least=2):
     if estimator.classes is not None:
         return check_classes(estimator, least=least)
     if is_dask_array(y):
-        raise ValueError(
-            f"{name} needs the 'classes' parameter for a Dask array y: labels do not leave the "
-            "workers."
-        )
+        raise ValueError(f"{name} needs 'classes' for a Dask array y: labels stay at the workers.")
     try:
         with no_warnings():  # of many classes, which depends on the private number of rows
             check_classification_targets(y)

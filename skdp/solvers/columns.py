@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import CLEAR, FloatArray
+from skdp._limits import CLEAR, COUNT_WEIGHT, SQUARE_WEIGHT, FloatArray
 from skdp.answer import Answer
 from skdp.solvers.median_search import SMALLEST, AsksGrid, Likelihood, log2_bins, roundest, steps
 from skdp.solvers.postprocess import drawn, released_count
@@ -62,13 +62,6 @@ class AsksColumns(Protocol):
         self, center: FloatArray, size: FloatArray, count_weight: float, *, share: float
     ) -> Answer:
         """Return sums of w, b (w^2 - 1/2) and c, w = (x - center)/size cut to [-1, 1]."""
-
-
-class MomentWeights(NamedTuple):
-    """What squares and the count are multiplied by in the sums of columns."""
-
-    square: float
-    rows: float
 
 
 class Columns(NamedTuple):
@@ -142,12 +135,23 @@ class Columns(NamedTuple):
 
 
 class ColumnMoments(NamedTuple):
-    """Released means and variances, the noise on the variances, and the number of rows."""
+    """Released means and variances, their noise, and the number of rows.
+
+    Attributes
+    ----------
+    mean, variance : array of shape (d,)
+    noise : array of shape (d,)
+        Of the variances.
+    n : float
+    noise_scale : float
+        Of the sums that means were computed from.
+    """
 
     mean: FloatArray
     variance: FloatArray
     noise: FloatArray
     n: float
+    noise_scale: float
 
 
 def find_columns(ask: AsksColumns, d: int, share: float, n: float | None, **how: Any) -> Columns:
@@ -390,9 +394,7 @@ class Center(NamedTuple):
     found: bool
 
 
-def find_center(
-    ask: AsksColumns, share: float, weights: MomentWeights, n: float, *, far: bool = False
-) -> Center:
+def find_center(ask: AsksColumns, share: float, n: float, *, far: bool = False) -> Center:
     """Return the centre and the standard deviation of a single column, robust to far entries.
 
     A rank search finds a first centre; the mean about it has noise in proportion to the scale of
@@ -400,32 +402,33 @@ def find_center(
     """
     found = find_columns(ask, 1, 0.75 * share, n, far=far)
     radius = found.radius(found.sums_noise(1 / 3))
-    sums = ask.moments(found.center, radius, weights.rows, share=0.25 * share)
-    about = column_moments(sums, found.center, radius, weights, found.n)
-    noise = np.where(found.found, radius * sums.noise_scale / about.n, math.inf)
+    about = release_moments(ask, found.center, radius, found.n, 0.25 * share)
+    noise = np.where(found.found, radius * about.noise_scale / about.n, math.inf)
     value = float((found.center + drawn(about.mean - found.center, noise))[0])
     return Center(value, math.sqrt(float(about.variance[0])), bool(found.found[0]))
 
 
-def column_moments(
-    released: Answer, center: FloatArray, size: FloatArray, weights: MomentWeights, n: float | None
+def release_moments(
+    ask: AsksColumns, center: FloatArray, size: FloatArray, n: float | None, share: float
 ) -> ColumnMoments:
-    """Compute means and variances from the released sums of w, b (w^2 - 1/2) and c.
+    """Release sums of w, b (w^2 - 1/2) and c; return the means and variances of columns.
 
     The number of rows is at least two standard deviations of its noise, a mean lies in its bounds,
     and a variance is at least one standard deviation of its noise: a column of no visible variance
     would otherwise be divided by almost 0.
     """
-    d, (sums, noise_scale) = len(center), released
+    d = len(center)
+    count_weight = COUNT_WEIGHT * math.sqrt(d)
+    sums, noise_scale = ask.moments(center, size, count_weight, share=share)
     unit = np.where(np.isfinite(size), size, 1.0)
     n_noise = 0.0
     if n is None:
-        n_noise = noise_scale / weights.rows
-        n = released_count(sums[-1] / weights.rows, n_noise)
+        n_noise = noise_scale / count_weight
+        n = released_count(sums[-1] / count_weight, n_noise)
     w = sums[:d] / n
     if noise_scale > 0:
         w = np.clip(w, -1.0, 1.0)
-    square = sums[d : 2 * d] / weights.square / n + np.where(np.isfinite(size), 0.5, 0.0)
-    spread = np.hypot(noise_scale / weights.square, n_noise / 2) / n
+    square = sums[d : 2 * d] / SQUARE_WEIGHT / n + np.where(np.isfinite(size), 0.5, 0.0)
+    spread = np.hypot(noise_scale / SQUARE_WEIGHT, n_noise / 2) / n
     variance = np.maximum(square - w * w, spread)
-    return ColumnMoments(center + unit * w, unit**2 * variance, unit**2 * spread, n)
+    return ColumnMoments(center + unit * w, unit**2 * variance, unit**2 * spread, n, noise_scale)

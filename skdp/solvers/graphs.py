@@ -11,7 +11,7 @@ import numpy as np
 from skdp._limits import CLEAR, NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
 from skdp.solvers.iterate import AsksProducts
-from skdp.solvers.linalg import fix_signs
+from skdp.solvers.linalg import fix_signs, signal_share
 
 _LEAST = 0.1  # of a component: it is never replaced altogether
 _FEWEST = 0.25  # of the mean degree: a node counts as if it had no fewer edges
@@ -22,8 +22,7 @@ def released_degrees(ask: AsksProducts, n: int, share: float) -> Answer:
     answer = ask.right(np.full((n, 1), 1 / math.sqrt(n)), share=share)
     degrees = answer.value[:, 0] * math.sqrt(n)
     noise = answer.noise_scale * math.sqrt(n)
-    mean, variance = float(degrees.mean()), float(degrees.var())
-    signal = max(0.0, 1 - noise**2 / variance) if variance > 0 else 0.0
+    mean, signal = float(degrees.mean()), signal_share(float(degrees.var()), noise**2)
     return Answer(np.asarray(mean + signal * (degrees - mean)), noise)
 
 

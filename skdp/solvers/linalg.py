@@ -45,17 +45,17 @@ def top_eigenpairs(M: FloatArray, k: int | None = None) -> tuple[FloatArray, Flo
 
 
 def leading_eigenvectors(
-    multiply: Callable[[FloatArray], FloatArray], start: FloatArray, k: int, most: int = 400
+    multiply: Callable[[FloatArray], FloatArray], start: FloatArray, k: int
 ) -> FloatArray:
     """Return the k eigenvectors of largest magnitude of a symmetric map that has no noise.
 
-    Rayleigh-Ritz in block Krylov spaces of at most about `most` dimensions, restarted twice.
+    Rayleigh-Ritz in block Krylov spaces of at most about 400 dimensions, restarted twice.
     """
     V = orthonormal(start)
     for _ in range(3):
         basis = images = np.zeros((len(V), 0))
         block = V
-        while block.shape[1] and basis.shape[1] < most:
+        while block.shape[1] and basis.shape[1] < 400:
             image = multiply(block)
             basis, images = np.hstack([basis, block]), np.hstack([images, image])
             block = _new_directions(image, basis)
@@ -73,6 +73,11 @@ def _new_directions(Y: FloatArray, basis: FloatArray) -> FloatArray:
         Y = Y - basis @ (basis.T @ Y)
     left, values, _ = np.linalg.svd(Y, full_matrices=False)
     return np.asarray(left[:, values > 1e-12 * size])
+
+
+def signal_share(square: float, noise: float) -> float:
+    """Return the share of a square that is not its expected noise (James, Stein; Ledoit, Wolf)."""
+    return max(0.0, 1 - noise / square) if square > 0 else 0.0
 
 
 def symmetric_noise_edge(noise_scale: float, d: int) -> float:

@@ -200,11 +200,11 @@ def log2_bins(unit: FloatArray, kinds: Sequence[int] = (1,)) -> Likelihood:
     return Likelihood(unit[:, None] * _POWERS, prior, kinds)
 
 
-def steps(radius: FloatArray, cells: int = 64) -> Likelihood:
+def steps(radius: FloatArray) -> Likelihood:
     """Return the search over numbers in each column within `radius` of 0, or a little beyond."""
-    points = radius[:, None] * np.linspace(-1, 1, cells + 1)
+    points = radius[:, None] * np.linspace(-1, 1, 65)
     points[:, [0, -1]] *= 33 / 32  # counts of distances may reach a 128th too far (`CountsIn.of`)
-    return Likelihood(points, np.ones(cells + 2))
+    return Likelihood(points, np.ones(66))
 
 
 @lru_cache

@@ -22,21 +22,9 @@ from numpy.typing import NDArray
 from skdp._limits import CLEAR, DEVIATION, FloatArray
 from skdp.answer import Answer
 from skdp.data.factorisations import of_public, times_powers
+from skdp.solvers import local_fits
 from skdp.solvers.columns import CUT, FARTHEST, Columns
-from skdp.solvers.linalg import symmetric_noise_edge, top_eigenpairs
-from skdp.solvers.local_fits import (
-    Basis,
-    ConvexLoss,
-    RidgePath,
-    RowLoss,
-    UserBatch,
-    centred,
-    convex_loss,
-    moments,
-    own_scale,
-    shrunk_means,
-    transposed,
-)
+from skdp.solvers.linalg import signal_share, symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.postprocess import normal_equations, solve_normal_equations
 from skdp.solvers.scaling import Scaling, digest
 
@@ -72,12 +60,12 @@ class GlobalModel(NamedTuple):
         """Return the model with multiples of its coefficients and intercepts."""
         return self._replace(coef=coef * self.coef, intercept=intercept * self.intercept)
 
-    def predictions(self, batch: UserBatch) -> FloatArray:
+    def predictions(self, batch: local_fits.UserBatch) -> FloatArray:
         """Predictions of a batch, in the unit of each user's targets."""
         shift = batch.x_exponent - batch.y_exponent
         values = times_powers(np.matmul(batch.X, self.coef), shift)
         if self.own_means:
-            return values + shrunk_means(batch.Y)
+            return values + local_fits.shrunk_means(batch.Y)
         return values + np.ldexp(self.intercept[None, None], -batch.y_exponent[:, None, None])
 
 
@@ -161,7 +149,7 @@ class View:
 
     whitener: FloatArray | None
     intercept: bool
-    loss_name: str | RowLoss
+    loss_name: str | local_fits.RowLoss
     base: GlobalModel | None = None
 
     @property
@@ -170,9 +158,9 @@ class View:
         return (self.whitener, *((None, None) if self.base is None else self.base.public))
 
     @property
-    def loss(self) -> ConvexLoss:
+    def loss(self) -> local_fits.ConvexLoss:
         """The loss."""
-        return convex_loss(self.loss_name)
+        return local_fits.convex_loss(self.loss_name)
 
     @property
     def variance(self) -> float:
@@ -196,11 +184,11 @@ class View:
         """The key of this preprocessing."""
         return self.intercept, digest(self.whitener)
 
-    def __call__(self, batch: UserBatch) -> Seen:
+    def __call__(self, batch: local_fits.UserBatch) -> Seen:
         """Whiten a batch and bring each user to mean square 1."""
         return Seen(self, batch, self.own_residuals(batch))
 
-    def own_residuals(self, batch: UserBatch) -> FloatArray:
+    def own_residuals(self, batch: local_fits.UserBatch) -> FloatArray:
         """Return what the user fits next to the model of all."""
         if self.base is None:
             return batch.Y
@@ -208,7 +196,7 @@ class View:
         key = ("targets", *map(digest, base.public))
         return batch.keep(key, lambda: (batch.Y - base.predictions(batch),))[0]
 
-    def informs(self, batch: UserBatch) -> NDArray[np.bool_]:
+    def informs(self, batch: local_fits.UserBatch) -> NDArray[np.bool_]:
         """Whether a user's rows determine a direction: exact, whatever the order of the rows.
 
         With an intercept, equal rows or equal targets determine no slope, and a fit in floats would
@@ -226,7 +214,7 @@ class View:
             return Y - 0.5
         return Y - 1.0 / Y.shape[2] if self.loss_name == "softmax" else Y
 
-    def ridge(self, batch: UserBatch) -> FloatArray:
+    def ridge(self, batch: local_fits.UserBatch) -> FloatArray:
         """Coefficients (n, d, p) by least squares, with each user's best leave-one-out penalty."""
         seen = self(batch)
         Y = self.linear_targets(seen.Y)
@@ -249,11 +237,11 @@ class Seen:
         What users fit.
     """
 
-    def __init__(self, view: View, batch: UserBatch, Y: FloatArray) -> None:
+    def __init__(self, view: View, batch: local_fits.UserBatch, Y: FloatArray) -> None:
         self._view, self._batch, self.Y = view, batch, Y
         # The root mean square of whitened rows, own means taken off, which they are divided by.
-        about = centred if view.intercept else np.asarray
-        scale = lambda: (own_scale(about(self._whitened)),)  # noqa: E731
+        about = local_fits.centred if view.intercept else np.asarray
+        scale = lambda: (local_fits.own_scale(about(self._whitened)),)  # noqa: E731
         (self.scale,) = batch.keep(("scale", *view.of_rows), scale)
 
     @cached_property
@@ -272,13 +260,14 @@ class Seen:
 
     def moments(self, R: FloatArray) -> FloatArray:
         """Return X'R of each user, for few columns."""
-        found = self._view.whitened_moments(moments(self._batch.X, R))
+        found = self._view.whitened_moments(local_fits.moments(self._batch.X, R))
         return np.asarray(found / self.scale[:, None, None])
 
     @property
     def own_means(self) -> FloatArray:
         """The shrunk mean of each user's targets, (n, p)."""
-        return np.ldexp(shrunk_means(self._batch.Y)[:, 0], self._batch.y_exponent[:, None])
+        means = local_fits.shrunk_means(self._batch.Y)[:, 0]
+        return np.ldexp(means, self._batch.y_exponent[:, None])
 
     def undone(self, V: FloatArray, intercept: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return coefficients (n, ..., p) and intercepts (n, p) without the user's own scale."""
@@ -288,7 +277,7 @@ class Seen:
         return V, np.ldexp(intercept, batch.y_exponent[:, None])
 
     @cached_property
-    def path(self) -> RidgePath:
+    def path(self) -> local_fits.RidgePath:
         """Ridge fits to all coordinates; their decomposition is made once for a view.
 
         It is rounded to 24 bits, cached or not, so that twice as many users fit into the cache. For
@@ -296,13 +285,14 @@ class Seen:
         """
 
         def made() -> tuple[NDArray[Any], ...]:
-            path = RidgePath.of(self._whitened)  # scaled afterwards, which is quicker
+            path = local_fits.RidgePath.of(self._whitened)  # scaled afterwards, which is quicker
             relative = path.s / path.size[:, None]  # far from the largest float32
             size = path.size / np.square(self.scale)
             return size, path.basis.P.astype(np.float32), relative.astype(np.float32)
 
         size, P, s = self._batch.keep(("path", *self._view.of_rows), made)
-        return RidgePath(size, Basis(P.astype(np.float64)), s.astype(np.float64) * size[:, None])
+        basis = local_fits.Basis(P.astype(np.float64))
+        return local_fits.RidgePath(size, basis, s.astype(np.float64) * size[:, None])
 
 
 # -- the shared structure --------------------------------------------------------------------------
@@ -418,7 +408,7 @@ class Pooled(GramMessage):
         """Number of features, targets and bias columns."""
         return len(self.weight) + len(self.target_center) + (1 if self.intercept else 0)
 
-    def __call__(self, batch: UserBatch) -> FloatArray:
+    def __call__(self, batch: local_fits.UserBatch) -> FloatArray:
         """Return the records."""
         n, m, d = batch.X.shape
         records = np.full((n, m, self.width), _WEIGHT)
@@ -444,15 +434,15 @@ def pooled_model(
     count_shown = not intercept or released.value[-1, -1] >= CLEAR * released.noise_scale
     if not (count_shown and unit.found):  # not even the number of users, or of where y lies
         return GlobalModel(np.zeros((d, p)), unit.center, own_means=not unit.found, found=False)
-    moments = normal_equations(
+    equations = normal_equations(
         released.value, released.noise_scale, np.full(p, unit.size / _WEIGHT),
         bias=_WEIGHT * intercept, clip_norm=CUT, target_norm=CUT * _WEIGHT * math.sqrt(p),
     )  # fmt: skip
     square = np.full(p, (DEVIATION * unit.size) ** 2)
     if intercept:  # the variance of what was released
-        square = np.diag(released.value)[d:-1] / moments.weight * (unit.size / _WEIGHT) ** 2
-        square -= moments.target_mean**2
-    solution = solve_normal_equations(moments._replace(square=square), 0.0)
+        square = np.diag(released.value)[d:-1] / equations.weight * (unit.size / _WEIGHT) ** 2
+        square -= equations.target_mean**2
+    solution = solve_normal_equations(equations._replace(square=square), 0.0)
     level, significant = solution.intercepts + unit.center, bool(solution.seen.all())
     return GlobalModel(solution.coefficients * weight[:, None], level, found=significant)
 
@@ -474,7 +464,7 @@ def whitener_of(released: Answer) -> FloatArray:
     terms = d * (d + 1) / 2
     total = float((change * change).sum())
     noise_square = noise**2 * terms * (1 + 3 * math.sqrt(2 / terms))
-    shrink = max(0.0, 1 - noise_square / total) if total > 0 else 0.0
+    shrink = signal_share(total, noise_square)
     if shrink == 0.0 or mean <= 0.0:
         return np.eye(d)
     edge = max(shrink * symmetric_noise_edge(noise, d), 1e-3 * mean)
@@ -493,9 +483,9 @@ class SecondMoment(GramMessage):
     name = "feature_second_moment"
     public = ()
 
-    def __call__(self, batch: UserBatch) -> FloatArray:
+    def __call__(self, batch: local_fits.UserBatch) -> FloatArray:
         """Return the rows."""
-        return centred(batch.X) if self.intercept else batch.X
+        return local_fits.centred(batch.X) if self.intercept else batch.X
 
 
 def count_components(values: FloatArray, noise_scale: float, n: float) -> int:
@@ -540,9 +530,9 @@ class UserDirections(GramMessage):
         """Its arrays."""
         return self.view.public
 
-    def __call__(self, batch: UserBatch) -> FloatArray:
+    def __call__(self, batch: local_fits.UserBatch) -> FloatArray:
         """Return the direction, of any length."""
-        return transposed(self.view.ridge(batch))
+        return local_fits.transposed(self.view.ridge(batch))
 
 
 def direction_start(ask: AsksUsers, view: View, d: int, k: int | str, share: float) -> Shared:

@@ -16,7 +16,7 @@ from scipy.special import gammaln, ndtr
 
 from skdp._limits import CLEAR, NEGLIGIBLE, FloatArray
 from skdp.answer import NOTHING, Answer
-from skdp.solvers.linalg import detection_limit, fix_signs, symmetric_noise_edge, top_eigenpairs
+from skdp.solvers import linalg
 from skdp.solvers.verdict import evidence, nonnegative, on_their_own
 
 
@@ -66,7 +66,7 @@ def split_moment(
     scatter = moment[:-1, :-1] - n * np.outer(mean, mean)
     lever = float(np.linalg.norm(mean)) / bias
     error = mean_noise_bias(noise_scale / math.sqrt(2) / bias, n, len(mean))
-    value = error.value + lever * symmetric_noise_edge(noise_scale, len(mean)) / 2
+    value = error.value + lever * linalg.symmetric_noise_edge(noise_scale, len(mean)) / 2
     noise = math.hypot(error.noise_scale, (1 + lever**2) * noise_scale)
     return ReleasedMoment(scatter, mean, n, noise_scale, Answer(value, noise))
 
@@ -89,7 +89,7 @@ def shrunk_mean(
     common *= abs(common) * math.sqrt(d) > CLEAR * noise_scale
     deviations = sums - common
     square, noise = float(deviations @ deviations), max(d - 2, 0) * noise_scale**2
-    shrinkage = max(1 - noise / max(square, 1e-300), 0.0) if noise > 0.5 * square else 1.0
+    shrinkage = linalg.signal_share(square, noise) if noise > 0.5 * square else 1.0
     return inside_ball((common + shrinkage * deviations) / n, radius), shrinkage
 
 
@@ -104,7 +104,7 @@ def subspace_attributes(
     variance = max(total / degrees, kept)
     spare = max(rank - k, 1.0) if rank > k else math.inf
     return {
-        "components_": fix_signs(np.ascontiguousarray(V.T)),
+        "components_": linalg.fix_signs(np.ascontiguousarray(V.T)),
         "explained_variance_": variances,
         "explained_variance_ratio_": variances / variance if variance > 0 else np.zeros(k),
         "singular_values_": np.sqrt(values),
@@ -118,8 +118,8 @@ def shares_shown(values: FloatArray, trace: float, noise_scale: float, d: int) -
 
     One of a value w beyond the edge E of the noise holds sqrt(w^2 - E^2), as in `wigner`.
     """
-    edge, excess = symmetric_noise_edge(noise_scale, d), values - trace / d
-    clear = excess > detection_limit(edge, d)
+    edge, excess = linalg.symmetric_noise_edge(noise_scale, d), values - trace / d
+    clear = excess > linalg.detection_limit(edge, d)
     signal = np.sqrt(np.maximum(excess**2 - edge**2, 0.0))
     return np.where(clear, signal / max(trace, edge, 1e-300), 0.0)
 
@@ -208,13 +208,13 @@ def pca_attributes(
     averages the remaining variance over ``rank - n_components`` directions.
     """
     d = len(released.mean)
-    edge, bias = symmetric_noise_edge(released.noise_scale, d), released.mean_noise_bias
-    values, vectors = top_eigenpairs(released.scatter)
+    edge, bias = linalg.symmetric_noise_edge(released.noise_scale, d), released.mean_noise_bias
+    values, vectors = linalg.top_eigenpairs(released.scatter)
     degrees = max(1.0, released.n - 1)
     held = held_by_eigenvectors(values, d, released.noise_scale)[0]
     variances = nonnegative(isotonic_regression(held, increasing=False).x) / degrees
     total = float(np.trace(released.scatter)) / degrees
-    clear = np.where(values > detection_limit(edge, d), variances, 0.0)
+    clear = np.where(values > linalg.detection_limit(edge, d), variances, 0.0)
     clear[on_their_own(clear, Answer(np.asarray(degrees), 0.0), bias) :] = 0.0
     k = count_components(rule, clear if rule == "auto" else variances, released.n, limit, total)
     found = np.count_nonzero(clear[:k])

@@ -28,7 +28,7 @@ import numpy as np
 
 from skdp._limits import CLEAR, MOST_DENSE, NEGLIGIBLE, FloatArray
 from skdp.answer import NOTHING, Answer
-from skdp.solvers.linalg import leading_pairs, orthonormal, top_eigenpairs, wigner
+from skdp.solvers.linalg import leading_pairs, orthonormal, signal_share, top_eigenpairs, wigner
 from skdp.solvers.median_search import private_clip_level
 from skdp.solvers.postprocess import drawn, held_by_eigenvectors, shares_shown
 
@@ -207,8 +207,6 @@ def suited_rows(
 def _tangent_product(ask: Any, V: FloatArray, share: float, noise: RowNoise) -> Any:
     """Release the product at V, its terms clipped to suit the noise."""
     query = ask.tangent(V, CORE_SCALE)
-    if noise.rect == 0.0:
-        return query.product(math.inf, share=share)
     goal = noise.goal(DIRECTION_LEVEL, noise.rect, len(V), share)
     largest = noise.clip_norm**2 / (2 * math.sqrt(1 - CORE_SCALE**-2))  # of a row's term, at any V
     clip = private_clip_level(query.sizes_above, largest, goal, CLIP_SHARE * share)
@@ -326,8 +324,7 @@ def about_common(values: FloatArray, noise_scale: float) -> FloatArray:
     mean = float(np.mean(values))
     deviations = values - mean
     noise = max(len(values) - 3, 0) * noise_scale**2
-    shrinkage = max(1 - noise / max(float(deviations @ deviations), 1e-300), 0.0)
-    shrunk = mean + shrinkage * deviations
+    shrunk = mean + signal_share(float(deviations @ deviations), noise) * deviations
     return np.asarray(shrunk / max(float(np.linalg.norm(shrunk)), 1e-300))
 
 

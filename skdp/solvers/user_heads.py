@@ -16,6 +16,7 @@ import numpy as np
 
 from skdp._limits import CLEAR, FloatArray
 from skdp.data.factorisations import times_powers
+from skdp.solvers.linalg import signal_share
 from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, UserBatch, softmax, unit
 from skdp.solvers.personalization import (
     AsksUsers,
@@ -479,4 +480,4 @@ def predicts_one_class(model: GlobalModel) -> bool:
 
 def _shrunk(sums: FloatArray, noise: float) -> FloatArray:
     """Return noisy sums, shortened by what the noise alone adds to their square."""
-    return np.asarray(sums * max(0.0, 1 - sums.size * noise**2 / max(float(sums @ sums), 1e-300)))
+    return np.asarray(sums * signal_share(float(sums @ sums), sums.size * noise**2))

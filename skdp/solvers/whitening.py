@@ -10,6 +10,7 @@ import numpy as np
 from skdp._limits import NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
 from skdp.solvers.columns import FAR, find_columns
+from skdp.solvers.linalg import signal_share
 from skdp.solvers.trace import FINER, PASSES, TraceFit, private_median
 
 # Whitening of measurement matrices from released second moments.
@@ -41,11 +42,6 @@ class Whitening(NamedTuple):
     spread: float = 1.0
 
 
-def _signal(spread: float, expected: float) -> float:
-    """Return the share of a squared spread that is not noise (Ledoit, Wolf 2004; error known)."""
-    return max(0.0, 1 - expected / spread) if spread > 0 else 0.0
-
-
 def _whitener(moment: FloatArray, noise: float, mean: float) -> tuple[FloatArray, float]:
     """Return W of norm 1 and the smallest eigenvalue: of a noisy moment, drawn to its mean.
 
@@ -56,7 +52,7 @@ def _whitener(moment: FloatArray, noise: float, mean: float) -> tuple[FloatArray
     middle = np.full(d, mean) if diagonal else mean * np.eye(d)
     centred = (moment + moment.T) / 2 - middle
     size, edge = (d, noise) if diagonal else (d * (d + 1) / 2, noise * math.sqrt(2 * d))
-    signal = _signal(float(np.sum(centred**2)), noise**2 * size)
+    signal = signal_share(float(np.sum(centred**2)), noise**2 * size)
     drawn = middle + signal * centred
     values, P = (drawn, None) if diagonal else np.linalg.eigh(drawn)
     values = np.maximum(values, min(max(_LEAST * mean, signal * edge), mean))
@@ -147,7 +143,7 @@ def release_place(
         records = ask.about(at, units).records()
         radius = private_median(records.scores_below, rank_share, n, between)
         answer = records.total(radius, share=shares["mean"] / PASSES)
-        signal = _signal(float(np.sum(answer.value**2)), d * answer.noise_scale**2)
+        signal = signal_share(float(np.sum(answer.value**2)), d * answer.noise_scale**2)
         at = at + signal * answer.value / n * whole
         least = 2.0 ** (1 - 2**FINER) * radius  # from here on ranks tell it to a factor of two
         between = min(max(math.sqrt(d) * answer.noise_scale / n, least), radius), _CUT * radius
@@ -326,10 +322,7 @@ class Means:
 
     def _left(self, part: float, share: float) -> float:
         sd, left = self.sd, 0.0
+        noise = _CUT * sd * self.length * max(self.facts.unit_noise, 1e-12)  # at the whole budget
         for side, of_share in ((self.columns, part), (self.rows, 1 - part)):
-            noise = math.inf
-            if of_share > 0:
-                clip = _CUT * sd * self.length
-                noise = clip * max(self.facts.unit_noise, 1e-12) / math.sqrt(of_share * share)
-            left += side.left(noise, sd)
+            left += side.left(noise / math.sqrt(of_share * share) if of_share else math.inf, sd)
         return left

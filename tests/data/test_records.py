@@ -206,7 +206,7 @@ def test_classes_of_targets_in_memory_may_be_taken_from_them(npy):
     with pytest.warns(PrivacyWarning, match="makes the set of labels public"):
         model = DPRidgeClassifier(clip_norm=9.0).fit(npy, LABELS)
     assert model.classes_.tolist() == ["no", "perhaps", "yes"]
-    with pytest.raises(ValueError, match="needs the 'classes' parameter"):
+    with pytest.raises(ValueError, match="needs 'classes' for a Dask"):
         DPRidgeClassifier(clip_norm=9.0).fit(lazy(X), lazy(LABELS))
 
 

@@ -226,7 +226,7 @@ def test_an_interrupted_update_is_not_repeated(releases, owner, name, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, interrupted_after(getattr(owner, name)))
         refuses(KeyboardInterrupt, None, model.update, [3], [4], [1.0])
-    refuses(PrivacyError, "may be included already", model.update, [3], [4], [1.0])
+    refuses(PrivacyError, "may be included", model.update, [3], [4], [1.0])
     if releases == 1:
         model.release()
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from skdp import DPPCA, DPScoreDensity
+from skdp._limits import COUNT_WEIGHT
 from skdp.decomposition._score_density import _FEWEST, cells_per_side, class_shapes, smoothed
 from skdp.exceptions import PrivacyWarning, UtilityWarning
 from skdp.plotting._released import mass_level
-from skdp.queries.columns import COUNT_WEIGHT
 from skdp.queries.plane import SQUARE, Frame
 
 LIMITS = ((-4.0, 4.0), (-3.0, 3.0))

@@ -322,7 +322,7 @@ def test_one_user_moves_an_answer_no_further_than_its_bound(name, adjacency):
     checks = SIGNATURES[FirstFitUsers][name]
 
     def users_of(A, b, kept):
-        return FirstFitUsers(estimator, estimator._query(A[kept], b[kept, None], users[kept]))
+        return FirstFitUsers(estimator, estimator._query(A[kept], b[kept], users[kept]))
 
     honest, largest = users_of(X, y, first), 0.0
     for seed in range(20):
@@ -353,7 +353,7 @@ def test_what_has_no_federated_fit():
         with pytest.raises((ValueError, PrivacyError), match=match):
             FederatedRounds(estimator, CONFIG).fit(UnmaskedAggregator([]), n_features=D)
     estimator = DPPersonalizedRegressor(1)
-    with pytest.raises(ValueError, match="'n_features' must be at least 1"):
+    with pytest.raises(ValueError, match="'n_features' must be an int of at least 1"):
         FederatedRounds(estimator, CONFIG).fit(UnmaskedAggregator([]), n_features=0)
     with pytest.raises(PrivacyError, match="'n_users' is public"):
         FederatedRounds(estimator, CONFIG).fit(UnmaskedAggregator([]), n_features=D, n_users=3)
@@ -377,6 +377,8 @@ def test_a_fit_is_charged_to_an_open_ledger():
     with pytest.raises(BudgetExceededError), PrivacyLedger(epsilon=0.5, delta=1e-5) as ledger:
         server.fit(sums, n_features=D)
     assert ledger.entries == ()
+    refuses(ZeroDivisionError, None, server.fit, lambda *asked: 1 / 0, n_features=D)
+    assert server.privacy_spent_.losses == (server.releases_[0].loss,)  # of what was given up
 
 
 def test_a_client_charges_the_ledgers_of_its_house():

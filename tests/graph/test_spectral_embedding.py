@@ -236,7 +236,7 @@ def test_graphs_without_edges_are_fitted(data, normalization, epsilon):
 @pytest.mark.parametrize(
     ("kwargs", "match"),
     [
-        ({"n_components": 30}, "n_components=30 must be less than n_nodes=30"),
+        ({"n_components": 30}, "must be below n_nodes=30. Got 30"),
         ({"unit_bound": (0.5, 1.0)}, "low <= 0 <= high"),
         ({"delta": 0.0, "unit_bound": (-1, 1)}, "pure differential privacy"),
         ({"algorithm": "one_shot", "unit_bound": (-1.0, 1.0)}, r"unit_bound=\(0, high\)"),

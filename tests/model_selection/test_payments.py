@@ -341,6 +341,8 @@ def test_a_search_is_fitted_in_the_part_where_it_was_paid():
             with part("north"):
                 stack.enter_context(ledger.charge(search))
                 stack.enter_context(ledger.charge(model, cv=IndependentKFold(2)))
+                with ThreadPoolExecutor(1) as pool:  # which is in no part
+                    refuses(PrivacyError, PART, pool.submit(search.fit, X).result)
             spent = ledger.spent
             for name in ("south", None):
                 for fit in (search.fit, clone(model).fit):  # the latter in a loop over folds

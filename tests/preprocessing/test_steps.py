@@ -100,7 +100,7 @@ def test_sparse_rows_stay_sparse_where_zero_is_a_bound(container):
     assert sp.issparse(out)
     assert out.nnz == np.count_nonzero(rows)
     np.testing.assert_allclose(out.toarray(), np.clip(rows / [90, 10, 2e5], 0, 1))
-    with pytest.raises(ValueError, match=r"column 1 it is neither.*toarray"):
+    with pytest.raises(ValueError, match=r"column 1 it is not.*toarray"):
         PublicScaler(([0, -1, 0], [90, 10, 2e5])).transform(container(rows))
 
 

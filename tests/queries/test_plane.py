@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from skdp._limits import COUNT_WEIGHT
 from skdp.data.blocks import row_source
 from skdp.data.views import ZippedRows
 from skdp.privacy.gate.bounds import gaussian_step, laplace_step
-from skdp.queries.columns import COUNT_WEIGHT
 from skdp.queries.plane import SQUARE, Frame, PlaneQuery
 
 FRAME = Frame(np.array([0.25, -0.125]), np.array([2.0, 1.0]))

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from skdp._limits import SQUARE_WEIGHT
 from skdp.data import views
 from skdp.data.blocks import dense
 from skdp.data.units import GroupForm, groups_of, in_memory
 from skdp.privacy.gate.bounds import gaussian_step
-from skdp.queries.columns import SQUARE_WEIGHT
 from skdp.queries.regression import RegressionQuery
 from skdp.regression._ridge_classifier import label_codes
 from skdp.testing import check_sensitivity

@@ -142,7 +142,7 @@ def test_recommendations_leave_out_what_is_known_and_what_is_not_asked_for(facto
         exact = clone(model).set_params(epsilon=math.inf).fit(train * (np.arange(400) != 7))
     assert not np.isin(exact.recommend(train[:50])[0], (-1, 7)).any()
     refuses(ValueError, "item numbers", model.recommend, train[:2], items=[400])
-    refuses(ValueError, "n must be", model.recommend, train[:2], n=0)
+    refuses(ValueError, "'n' must be", model.recommend, train[:2], n=0)
     refuses(ValueError, "use interactions_from_pairs", model.fit, pd.DataFrame({"item": [1]}))
     with pytest.warns(UtilityWarning, match="2 columns, and each must be one item"):
         clone(model).set_params(epsilon=1.0).fit(np.ones((9, 2)))

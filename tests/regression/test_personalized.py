@@ -234,7 +234,7 @@ def test_a_column_without_a_limit_has_no_part_in_the_model_of_all(monkeypatch):
     """Its entries may be of any size, and are divided by the scale of the others."""
     limits, (X, y, groups) = np.array([64.0, math.inf]), Users(600, d=2).all
     free = lambda columns: scaling_of(columns)._replace(limit=limits)  # noqa: E731
-    monkeypatch.setattr(_personalized_base, "scaling_of", free)
+    monkeypatch.setattr(_personalized_base.personalization, "scaling_of", free)
     model = quiet(DPPersonalizedRegressor(1, epsilon=10.0).fit, X, y + X.sum(axis=1), groups)
     assert model.global_coef_[0] != 0.0 == model.global_coef_[1]
 
@@ -388,7 +388,7 @@ WAYS = [{}, HUBER, {"fit_intercept": False, "whiten": False}]
 def test_order_of_the_rows_of_a_user_changes_no_bit(params, far, monkeypatch, rng):
     if far:  # too few users for the fit to see it by itself
         scaling = Scaling(far * np.eye(4)[0], np.full(4, 2.0), np.full(4, 9.0))
-        monkeypatch.setattr(_personalized_base, "scaling_of", lambda _: scaling)
+        monkeypatch.setattr(_personalized_base.personalization, "scaling_of", lambda _: scaling)
     users = [*degenerate(), *((SMALL.rows[i, :, :4], SMALL.y[6 * i : 6 * i + 6]) for i in range(9))]
     X, y, ids = stacked(users, np.arange(len(users)))
     X[:, 0] += far

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from skdp.answer import Answer
-from skdp.solvers.columns import MomentWeights, column_moments, find_columns, find_kinds
+from skdp.solvers.columns import find_columns, find_kinds, release_moments
 from tools.gate import Noisy
 
 
@@ -180,9 +180,9 @@ def test_noise_raises_no_scale_and_finds_none():
 
 
 def test_moments_of_columns():
-    n, b, c = 100.0, 1.66, 0.5
-    sums, weights = np.array([50.0, b * (40.0 - n / 2), c * n]), MomentWeights(b, c)
-    found = column_moments(Answer(sums, 0.0), np.array([3.0]), np.array([2.0]), weights, None)
+    Sums = type("Sums", (Answer,), {"moments": lambda self, *_, share: self})
+    sums = np.array([50.0, 1.66 * (40.0 - 100.0 / 2), 0.5 * 100.0])
+    found = release_moments(Sums(sums, 0.0), np.array([3.0]), np.array([2.0]), None, 1.0)
     np.testing.assert_allclose([*found.mean, *found.variance, found.n], [4.0, 4 * 0.15, 100.0])
-    lost = column_moments(Answer(np.zeros(3), 10.0), np.zeros(1), np.ones(1), weights, None)
+    lost = release_moments(Sums(np.zeros(3), 10.0), np.zeros(1), np.ones(1), None, 1.0)
     assert lost.n == 40.0 and lost.variance > 0

@@ -300,7 +300,7 @@ REFUSED = {
     ],
     skdp.DPSpectralEmbedding: [
         ({UNIT: ["edge_change", "mixed"], "adjacency": ["replace"]}, NOT_OFFERED),
-        ({UNIT: ["edge_change", "mixed"], ALGORITHM: ["one_shot"]}, "flips edges"),
+        ({UNIT: ["edge_change", "mixed"], ALGORITHM: ["one_shot"]}, "one_shot' needs"),
         ({UNIT: ["edge_change", "mixed"], "delta": [0.0], "n_components": [2]}, NO_PURE),
         ({ALGORITHM: ["power"], "delta": [0.0], "n_components": [2]}, NO_PURE),
     ],
