@@ -10,6 +10,7 @@ from dataclasses import replace
 import joblib
 import numpy as np
 import pytest
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
@@ -209,6 +210,17 @@ def test_cross_validation_is_paid_for_with_its_folds():
             cross_validate(model, X, cv=cv, scoring=SCORER, error_score="raise")
     assert len(result["estimator"]) == 4
     assert ledger.entries[1].losses == search_cost(model, cv=cv, scoring=SCORER).losses
+
+
+@pytest.mark.parametrize("unit", ["group", "row"])
+def test_groups_are_routed_to_the_fits_folds_and_scores_of_their_unit(unit):
+    scorer = make_private_scorer("squared_error", (0.0, 1.0), privacy_unit=unit)
+    model, cv, users = ridge(privacy_unit=unit), IndependentKFold(2), np.arange(90) // 3
+    search = GridSearchCV(model, {"alpha": [1.0]}, cv=cv, scoring=scorer, error_score="raise")
+    routed = config_context(enable_metadata_routing=True)
+    with routed, PrivacyLedger(9, 1e-4) as ledger, ledger.charge(search, groups=users):
+        search.fit(X, Y, groups=users)
+    assert [entry.unit for entry in ledger.entries] == [unit]
 
 
 def test_seeded_scores_are_seeded_fits():
