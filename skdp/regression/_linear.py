@@ -78,13 +78,15 @@ def model_share(shares):
     return sum(shares.get(name, 0.0) for name in (*_MODEL, "target_mean"))
 
 
-def left_for_model(shares, remaining):
-    """Return the budget fractions, with that of the model reduced to what remains.
+def kept_share(share, remaining, total):
+    """Return a share of a total that is reduced: as it was, but at most half of what remains."""
+    return min(share, max(remaining / 2, share * remaining / total))
 
-    The mean of the targets keeps its share, but at most half of what is left.
-    """
+
+def left_for_model(shares, remaining):
+    """Return the budget fractions, with that of the model reduced to what remains."""
     mean, total = shares.get("target_mean", 0.0), model_share(shares)
-    mean_share = min(mean, max(remaining / 2, mean * remaining / total))
+    mean_share = kept_share(mean, remaining, total)
     factor = (remaining - mean_share) / (total - mean)
     reduced = {name: factor * shares[name] for name in _MODEL if name in shares}
     return shares | reduced | {"target_mean": mean_share}

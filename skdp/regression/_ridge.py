@@ -230,13 +230,13 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         products with targets have about d times the noise of sums.
         """
         shares, given, centered = fit.shares, fit.scale, self.fit_intercept
-        share, rest = shares["target_bounds"], _linear.model_share(shares) + fit.tail_share
+        share, whole = shares["target_bounds"], _linear.model_share(shares) + fit.tail_share
         if fit.exact:
-            return given or TargetScale.in_ball(math.inf, fit.q), rest, None
+            return given or TargetScale.in_ball(math.inf, fit.q), whole, None
         find = partial(find_columns, fit.ask.targets(), fit.q, n=fit.n, centered=centered)
         alone = fit.ask if centered else None
         found = fit.targets or find(share)
-        columns, share, rest = _linear.find_targets(found, find, alone, share, rest, given)
+        columns, share, rest = _linear.find_targets(found, find, alone, share, whole, given)
         if given is None or not rest:
             remedy = "'target_bounds'" if given is None else "'target_bounds' close to them"
             _linear.warn_undetected_targets(self, columns, rest, remedy)
@@ -244,10 +244,11 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
             scale = given or _linear.target_scale(columns, columns.spread, centered=True)
             center = columns.center + (0.0 if given is None else given.nearest)
             return scale._replace(center=center), 0.0, None
-        rest -= fit.tail_share
+        tail_share = _linear.kept_share(fit.tail_share, rest, whole)
+        rest -= tail_share
         left = _linear.left_for_model(shares, rest)
         part = max(left["regression_moments"], shares["target_bounds"]) / share
-        search = fit.d * columns.sums_noise(part), fit.tail_share / fit.q, CLEAR
+        search = fit.d * columns.sums_noise(part), tail_share / fit.q, CLEAR
         radius = np.empty(fit.q)
         for i, spread in enumerate(columns.spread):
             far = fit.ask.target_distances(i, float(columns.center[i])).above

@@ -123,6 +123,21 @@ def test_a_search_among_few_rows_has_up_to_twice_its_share():
     np.testing.assert_allclose(parts, [0.39, 0.2, 0.2, 0.2], atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+@pytest.mark.parametrize("part", [0.08, 0.99])
+@pytest.mark.parametrize("public", [{"fit_intercept": False}, {"target_bounds": (-1.0, 1.0)}])
+def test_a_second_search_leaves_budget_for_the_cut_and_for_the_model(part, public):
+    """Nobody finds targets that are all 0; most of the budget may be meant for their search."""
+    names = ["clip_norm", "columns", "regression_moments"]
+    names += ["target_mean"] * ("target_bounds" in public)
+    split = dict.fromkeys(names, (1 - part) / len(names)) | {"target_bounds": part}
+    model = DPRidge(epsilon=8.0, budget_split=split, **public)
+    model.fit(np.random.default_rng(0).standard_normal((3000, 3)), np.zeros(3000))
+    assert model.privacy_spent_.epsilon == pytest.approx(8.0)
+    spent = {line.name: line.loss.value for line in model.releases_}
+    assert min(spent["target_count_above"], spent["regression_moments"]) > 0
+
+
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_targets_that_are_hard_to_see_take_budget_from_the_model(rng):
