@@ -286,16 +286,16 @@ def _dense(block):
     return np.ascontiguousarray(flat.toarray() if sp.issparse(flat) else flat, np.float64)
 
 
-def public_row(X):
-    """Return a row of zeros like those of X; None for a data frame that holds more than numbers."""
+def public_row(X, value=0.0):
+    """Return a row like those of X with one number everywhere; None for a frame of other things."""
     if isinstance(X, tuple):
-        return tuple(public_row(part) for part in X)
+        return tuple(public_row(part, value) for part in X)
+    row = np.full((1, *X.shape[1:]), value)
     if hasattr(X, "iloc"):
-        numbers = all_numbers(X)
-        return type(X)(np.zeros((1, X.shape[1])), columns=X.columns) if numbers else None
+        return type(X)(row, columns=X.columns) if all_numbers(X) else None
     if sp.issparse(X):
-        return sp.csr_array((1, X.shape[1]), dtype=X.dtype)
-    return np.zeros((1, *X.shape[1:]), X.dtype if X.dtype.kind in "fiub" else np.float64)
+        return sp.csr_array(row, dtype=X.dtype)
+    return row.astype(X.dtype) if X.dtype.kind in "fiub" else row
 
 
 def each_row(function, X, y):

@@ -99,11 +99,21 @@ def _row_loss(method, loss, model, X, y):
 
 def _origin(model, X):
     """Return the reconstruction of a row whose projection is zero: the model's mean, or zeros."""
-    zeros = public_row(X)
-    if zeros is None:  # no public row can be made for this data frame: use the number of components
+    if public_row(X) is None:  # there is none for this data frame: use the number of components
         last = model[-1] if isinstance(model, Pipeline) else model
         return model.inverse_transform(np.zeros((1, len(last.components_))))
-    return model.inverse_transform(np.zeros_like(model.transform(zeros)))
+    return model.inverse_transform(np.zeros_like(_of_public_row(model.transform, X)))
+
+
+def _of_public_row(function, X):
+    """Call a function with a row of zeros, or with one of ones if zeros fail, as in a logarithm."""
+    with np.errstate(all="ignore"):
+        try:
+            return function(public_row(X))
+        except Exception:
+            with suppress(Exception):
+                return function(public_row(X, 1.0))
+            raise
 
 
 def _of_its_own_type(y):
@@ -268,9 +278,9 @@ class PrivateScorer:
                 raise ValueError(f"the loss {self.loss!r} needs y.")
             one = partial(_row_loss, method, loss)
             batch = fast_map(model, X, method)
-        zeros = public_row(X)
-        if zeros is not None:
-            one(model, zeros, None if y is None else _public_target(model, y))
+        if public_row(X) is not None:
+            target = None if y is None else _public_target(model, y)
+            _of_public_row(lambda row: one(model, row, target), X)
 
         def by_batch(_, rows, targets):
             return _by_row(method, loss, as_numbers(rows), targets, batch(rows))

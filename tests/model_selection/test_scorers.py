@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 from skdp import DPPCA, DPRidge, DPTraceRegressor, DPTruncatedSVD, PrivacyError, PrivacyLedger
 from skdp.model_selection import PrivateScorer, make_private_scorer
@@ -154,6 +155,18 @@ def test_errors_of_private_rows_are_not_shown_and_public_ones_are():
         refuses(ValueError, "feature names", SQUARED, model, frame[["b", "a", "c", "d"]], Y)
         refuses(AttributeError, "no attribute 'predict'", SQUARED, object(), frame, Y)
     assert not len(transcript) and not ledger.entries
+
+
+@pytest.mark.parametrize("form", [np.asarray, pd.DataFrame])
+def test_a_model_that_takes_no_zeros_is_scored(form):
+    """What fails for all rows alike fails for a row of ones, too; the error is that of zeros."""
+    rows = 1 + np.arange(len(X))[:, None] % [1, 2, 3, 3]
+    ridge = DPRidge(clip_norm=1.0, target_bounds=(-1.0, 1.0))
+    for step in (FunctionTransformer(np.log), OneHotEncoder(categories=[[1, 2, 3]] * 4)):
+        model = make_pipeline(step, ridge).fit(form(rows), Y)
+        assert -1 <= SQUARED(model, form(rows), Y) <= 0
+    model = make_pipeline(OneHotEncoder(categories=[[2]] * 4), ridge).fit(form(0 * rows + 2), Y)
+    refuses(ValueError, r"categories \[.*0", SQUARED, model, form(rows), Y)
 
 
 BOUNDS = (0, np.inf), (1, 0), (0, np.nan), 1.0, (False, True)
