@@ -400,7 +400,7 @@ class ClippedSum(PrivateQuery):
 
     def _map_float(self, flat: FloatArray) -> FloatArray:
         form = self.query.form
-        if isinstance(form, MixedRecords) and form.mix is not None:
+        if isinstance(form, MixedRecords):
             flat = off_grid(form.mix) @ flat
         K, outer = flat.reshape(self.query.shape), form.outer
         if outer is not None:
