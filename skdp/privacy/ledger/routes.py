@@ -393,26 +393,19 @@ def charge(
     name: str,
     key: ReservationKey | None = None,
     sensitivity: object = None,
+    *,
+    in_any_part: bool = False,
 ) -> None:
     """Charge the whole budget of a session to all its payers, or raise and charge none.
 
-    Once charged, it is charged again only to ledgers that were opened since.
+    Once charged, it is charged again only to ledgers that were opened since. Where its rows are
+    fixed it goes on `in_any_part` of the data, else in that where it began.
     """
     if isinstance(session.observer, Account) and session.observer.of_made_data:
         return
-    for payer, number in _charges(session):
-        payer.check_same_part(number)
-    charge_rows(session, name, key, sensitivity)
-
-
-def charge_rows(
-    session: PrivacySession,
-    name: str,
-    key: ReservationKey | None = None,
-    sensitivity: object = None,
-) -> None:
-    """Charge a session as `charge` does, where its rows are fixed: it goes on in any part."""
     charged = _charges(session)
+    for payer, number in () if in_any_part else charged:
+        payer.check_same_part(number)
     paid = {payer for payer, _ in charged}
     covered = {token for payer in paid for token in getattr(payer, "covers", ())}
     if covered:
