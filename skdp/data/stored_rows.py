@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from skdp._limits import BLOCK
 from skdp.data.blocks import (
-    AnyRows,
     Block,
     DenseRows,
     RowSource,
@@ -535,11 +534,7 @@ class DaskRows(DaskParts):
 
 
 def _sources(rows: Sequence[Any]) -> list[Any]:
-    sources: list[AnyRows]
-    if all(is_source(part) for part in rows):
-        sources = list(rows)
-    else:
-        sources = list(BlockFiles(rows).chunks())
+    sources = list(rows) if all(map(is_source, rows)) else BlockFiles(rows).chunks()
     if not sources:
         raise ValueError("DaskRows needs at least one block. Got none.")
     return sources

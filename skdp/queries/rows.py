@@ -123,10 +123,8 @@ class RowQuery(GroupQuery):
 
     def tangent(self, V: FloatArray, scale: float) -> TangentQuery:
         """Return the query that splits X'X V at the public subspace V."""
-        C = self.clip_norm
-        if self.by_group:
-            return self._derived(GroupTangentQuery, self._source, V, scale, clip_norm=C)
-        return self._derived(TangentQuery, self._source, V, scale, clip_norm=C)
+        kind = GroupTangentQuery if self.by_group else TangentQuery
+        return self._derived(kind, self._source, V, scale, clip_norm=self.clip_norm)
 
     # -- norms and sums --------------------------------------------------------------------
 
