@@ -250,13 +250,9 @@ def _run(items: list[Any], build: Sealed, work: Sealed) -> Any:
         return None
 
 
-def _combine(values: list[Any], combine: Sealed) -> Any:
-    try:
-        if any(value is None for value in values):
-            return None
-        return reduce(combine.value, values)
-    except Exception:
-        return None
+def _if_all(*values: Any) -> tuple[Any, ...] | None:
+    """Return values, or None if any of them could not be computed."""
+    return None if any(value is None for value in values) else values
 
 
 def _add(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
@@ -315,11 +311,10 @@ def _computed(make: Callable[[], Any], forget: Callable[[], None]) -> Any:
 
 
 def _tree(parts: list[Any], combine: Callable[[Any, Any], Any]) -> Any:
-
-    join = _dask().delayed(_combine, pure=False)
-    sealed = Sealed(combine)
+    run = _dask().delayed(_run, pure=False)
+    join = Sealed(_if_all), Sealed(partial(reduce, combine))
     while len(parts) > 1:
-        parts = [join(parts[i : i + _FAN_IN], sealed) for i in range(0, len(parts), _FAN_IN)]
+        parts = [run(parts[i : i + _FAN_IN], *join) for i in range(0, len(parts), _FAN_IN)]
     return parts[0]
 
 
@@ -352,7 +347,6 @@ class DaskParts:
         return int(self.sum_parts(_count))
 
     def _tasks(self, work: Any) -> list[Any]:
-
         run, build = _dask().delayed(_run, pure=False), Sealed(self._build)
         return [run(items, build, work) for items in self._blocks()]
 
