@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -459,8 +459,7 @@ def _needed(graph: dict[Any, Any], key: Any) -> dict[Any, Any]:
 def rows_of_block(block: Any, n_features: int) -> RowSource:
     """Return the rows of one block, an array or sparse matrix, on its worker."""
     if is_source(block):
-        source: RowSource = block
-        return source
+        return cast(RowSource, block)
     rows = block if sp.issparse(block) else as_array(block)
     bad = rows.ndim != 2 or rows.shape[1] != n_features
     if bad or (sp.issparse(rows) and not well_formed(rows)):
