@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any
@@ -146,29 +145,22 @@ def _scores(columns: Columns, lengths: Lengths) -> FloatArray:
     return np.abs(residuals) * sizes
 
 
-@dataclass(frozen=True)
-class _Tangent:
-    """The function that returns units, residuals, sizes and cached coordinates at a public matrix.
+def _at_matrix(
+    block: Zipped, form: Form, frame: Frame, center: float, bias: float, intercept: float,
+    n_kept: int,
+) -> tuple[NDArray[Any], ...]:  # fmt: skip
+    """Return units, residuals, sizes and cached coordinates at a public matrix.
 
     Coordinates are cached for large records only (`n_kept` numbers each).
     """
-
-    form: Form
-    frame: Frame
-    center: float
-    bias: float
-    intercept: float
-    n_kept: int
-
-    def __call__(self, block: Zipped) -> tuple[NDArray[Any], ...]:
-        columns = block.columns
-        units = columns["units"]
-        kept = np.empty((len(units), self.n_kept), np.float32)
-        more = {"kept": kept} if self.n_kept else {}
-        sizes, inner = self.form.tangent(block.with_columns(**more), self.frame)
-        residuals = inner + self.bias * self.intercept - centred(columns, self.center)
-        sizes = np.maximum(sizes, _FLOOR * columns["norms"])
-        return units, *_masked(units, residuals, sizes, self.bias), kept
+    columns = block.columns
+    units = columns["units"]
+    kept = np.empty((len(units), n_kept), np.float32)
+    more = {"kept": kept} if n_kept else {}
+    sizes, inner = form.tangent(block.with_columns(**more), frame)
+    residuals = inner + bias * intercept - centred(columns, center)
+    sizes = np.maximum(sizes, _FLOOR * columns["norms"])
+    return units, *_masked(units, residuals, sizes, bias), kept
 
 
 def _weights(columns: Columns, lengths: Lengths, level: float, unit: float) -> FloatArray:
@@ -283,9 +275,10 @@ class ClippedSum(PrivateQuery):
             return query.units_alone
         if self._matrix is None:
             return query.survey
-        make = _Tangent(
-            query.form, self.frame(), query.center, query.bias, self._intercept, self._n_kept
-        )
+        make = partial(
+            _at_matrix, form=query.form, frame=self.frame(), center=query.center,
+            bias=query.bias, intercept=self._intercept, n_kept=self._n_kept,
+        )  # fmt: skip
         return query.survey.then(make, "units", "residuals", "sizes", "kept")
 
     @property
