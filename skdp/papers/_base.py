@@ -103,8 +103,7 @@ class PublishedQuery(PrivateQuery):
         self._query, self._rule, self._more = query, rule, math.sqrt(n_parties)
         self._alpha, self._largest = 1.0, float(query.shape[0])  # R'R of rows of norm 1 at most
         if isinstance(query, EntryQuery):
-            unit = query.unit
-            self._alpha, self._largest = unit.alpha, max(abs(unit.low), abs(unit.high))
+            self._alpha, self._largest = query.unit.alpha, query.unit.largest
 
     def right(self, X: FloatArray) -> Bounded:
         """Return A X (for interactions R'R X)."""
