@@ -444,8 +444,7 @@ def lazy_blocks(X: Any) -> list[Any]:
     distributed: Any = sys.modules.get("distributed")  # else there can be no futures
     if not alone or (distributed is not None and distributed.futures_of(X)):
         return blocks
-    pairs = zip(graphs, blocks, strict=True)
-    return [Lazy((graph, block.key)) for graph, block in pairs]
+    return [Lazy((graph, block.key)) for graph, block in zip(graphs, blocks, strict=True)]
 
 
 def _needed(graph: dict[Any, Any], key: Any) -> dict[Any, Any]:
