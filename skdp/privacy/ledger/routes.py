@@ -549,15 +549,14 @@ def _one_search(
     payment: Payment, reservation: SearchReservation, charges: Charges
 ) -> Iterator[None]:
     """Let the parts draw on the reservation, once."""
+    key = tuple(reservation.covers), reservation.path, "search"
     for payer, number in charges:
         payer.check_same_part(number)
     if not reservation.begin():
         name = type(payment.caller).__name__
         raise refused(f"{name} {ENDED[:-1]}, and pay for it again.")
     try:
-        with _parts_draw_on(
-            payment.parts, reservation, tuple(reservation.covers), reservation.path, "search"
-        ):
+        with _parts_draw_on(payment.parts, reservation, *key):
             yield
     finally:
         reservation.end()
