@@ -23,6 +23,7 @@ from skdp._validation import (
     check_labels,
     check_option,
     check_real,
+    column_names,
     columns_of,
     complete_labels,
     holds_times,
@@ -37,8 +38,8 @@ from skdp.data.blocks import (
     is_paths,
     is_source,
     plain_block,
+    refuse_malformed,
     row_source,
-    well_formed,
 )
 from skdp.data.histories import binary_rows
 from skdp.data.stored_rows import BlockFiles, DaskRows, map_rows, whole_rows
@@ -98,8 +99,8 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
         with QUIET(), config_context(array_api_dispatch=False):  # arrays of numpy, whatever came
             return check(*data, **{"dtype": FLOATS} | options)
     except (ValueError, TypeError, OverflowError) as error:
-        said = next((words for cause, words in advice.items() if cause in str(error)), None)
-        if said is None:
+        message = f"{error}{error.__cause__}"  # which alone quotes bytes of no type
+        if (said := next((a for cause, a in advice.items() if cause in message), None)) is None:
             raise
     raise ValueError(said)  # outside the except block: no context, which would hold the value
 
@@ -113,8 +114,7 @@ def _refuse_form(name, data):
         raise ValueError(f"{name} needs numbers, and found dates or times{dates or ''}: {_DATES}.")
     if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
         raise ValueError(f"Input has masked entries, and {name} {_MISSING}")
-    if sp.issparse(data) and not well_formed(data):
-        raise ValueError(f"{name} was passed a sparse matrix with indices outside of its shape.")
+    refuse_malformed(data, name)
 
 
 def check_numbers(y: Any, name: str = "y") -> Any:
@@ -566,7 +566,7 @@ def split_rows(estimator, X, groups, *, reset, **options):
 def without_column(estimator, X, *, reset):
     """Return rows as they came without the column of groups, and that column."""
     if not hasattr(X, "shape"):
-        X = np.asarray(X, dtype=object)
+        X = np.asarray(X, dtype=object)  # ids keep their digits; features are cast later
     if len(X.shape) != 2:
         raise ValueError(
             f"Expected 2D array, got {len(X.shape)}D array instead: 'group_column' names a "
@@ -605,25 +605,24 @@ def _is_index(column):
 
 def split_users(X, column):
     """Return (X without the user column, users); X may be a data frame."""
-    if hasattr(X, "columns"):
-        names = list(X.columns)
+    if (names := column_names(X)) is not None:
+        select = X.select if hasattr(type(X), "select") else X.__getitem__
         name = column
         if column not in names and _is_index(column) and -len(names) <= column < len(names):
             name = names[column]
         if name not in names:
             raise ValueError(f"'group_column' {column!r} is not a column of X.")
-        return X[[other for other in names if other != name]], X[name].to_numpy()
+        return select([other for other in names if other != name]), np.asarray(X[name])
     if not _is_index(column):
         raise ValueError(
             f"'group_column' is {column!r}, and X is no data frame: give the index of a column, or "
             "let the step in front keep names, with set_output(transform='pandas')."
         )
-    if not sp.issparse(X) and not hasattr(X, "dtype"):
-        X = np.asarray(X, dtype=object)  # ids keep their digits; features are cast later
     if X.ndim != 2 or not -X.shape[1] <= column < X.shape[1]:
         raise ValueError(f"'group_column' {column!r} is not a column of X.")
     kept = np.delete(np.arange(X.shape[1]), column)
     if sp.issparse(X):
+        refuse_malformed(X)
         X = X.tocsc()
         return X[:, kept].tocsr(), X[:, [column]].toarray().ravel()
     return X[:, kept], X[:, column]

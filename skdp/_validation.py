@@ -12,7 +12,8 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import column_or_1d
+from sklearn import config_context
+from sklearn.utils.validation import check_array, column_or_1d
 
 from skdp._limits import FloatArray
 
@@ -157,6 +158,12 @@ def check_center_option(estimator):
     """Check a `center` that is a word; True and False are those of other classes."""
     if estimator.center is None or isinstance(estimator.center, str | bool):
         check_option(estimator, "center", ("private", "none"), ", or an array of public centres")
+
+
+def public_array(name, value, **options):
+    """Return a parameter as an array of finite numbers."""
+    with config_context(assume_finite=False, array_api_dispatch=False):
+        return check_array(value, dtype=np.float64, input_name=name, **options)
 
 
 def check_bounds(estimator: Any, name: str) -> tuple[float, float]:
@@ -317,7 +324,7 @@ def as_labels(values: Any) -> Any:
     """Return labels as an array in which each keeps its value; arrays stay as they are."""
     if not isinstance(values, Sequence) or isinstance(values, str):
         return values
-    given = list(values)
+    given = [None if value is np.ma.masked else value for value in values]  # which numpy warns of
     try:
         found = np.asarray(given)
         if found.ndim != 1 or (found.dtype.kind in "biufUS" and _keeps(found, given)):
@@ -424,6 +431,16 @@ def refuse_files(name, *data):
                 f"{name} does not read this path. Pass rows, or a list of .npy files, [path], if "
                 f"the estimator takes blocks and is the first step. For y pass {arrays}."
             )
+
+
+def column_names(data):
+    """Return the names of the columns of a frame, or of an Arrow table; None for an array.
+
+    The attribute `columns` of an Arrow table is its values.
+    """
+    arrow = hasattr(type(data), "column_names")  # of the type: a column may have this name
+    names = data.column_names if arrow else getattr(data, "columns", None)
+    return None if names is None else list(names)
 
 
 def columns_of(data, kinds):

@@ -18,7 +18,7 @@ from skdp._inputs import checked_updates
 from skdp.data.blocks import DenseRows, as_array, plain_block
 from skdp.decomposition import randomize_row
 from skdp.graph import DPSpectralEmbedding
-from skdp.model_selection import split_interactions
+from skdp.model_selection import make_private_scorer, split_interactions
 from skdp.preprocessing import PublicScaler, RowClipper
 from skdp.recommend import DPRecommender, recall_at_n
 
@@ -52,6 +52,7 @@ TEXTS = {
     "objects": lambda values: np.full(values.shape, SECRET, object),
     "strings": lambda values: np.full(values.shape, SECRET),
     "one among numbers": with_one(SECRET),
+    "bytes of no type": with_one(np.void(SECRET.encode())),
     "lists": lambda values: np.full(values.shape, SECRET).tolist(),
     "categories": lambda values: (
         pd.Series(pd.Categorical([SECRET] * N))
@@ -182,10 +183,18 @@ def test_functions_quote_no_entry(action, tmp_path):
 
 
 class Table:
-    """As that of pyarrow: columns, and no dtypes."""
+    """As that of pyarrow: its columns are values with names, and it has no dtypes."""
+
+    column_names = property(lambda self: [f"c{i}" for i in range(self.shape[1])])
 
     def __init__(self, X):
         self.shape, self.columns, self._X = X.shape, list(X.T), X
+
+    def __getitem__(self, name):
+        return self.columns[self.column_names.index(name)]
+
+    def select(self, names):
+        return Table(np.column_stack([self[name] for name in names]))
 
     def __array__(self, dtype=None, copy=None):
         return np.array(self._X, dtype=dtype)
@@ -194,6 +203,11 @@ class Table:
 def test_a_table_that_becomes_an_array_is_one():
     table = Table(data(ROWS[0])[0])
     assert skdp.DPPCA(2, clip_norm=1.0, epsilon=9.0).fit(table).n_features_in_ == D
+    model = skdp.DPPCA(2, clip_norm=1.0, epsilon=9.0, privacy_unit="group", group_column="c0")
+    assert model.fit(Table(np.column_stack([np.arange(N), table]))).components_.shape == (2, D)
+    scaler = PublicScaler(dict.fromkeys(table.column_names, (-1, 1)))
+    assert scaler.fit(table).transform(table).shape == (N, D)
+    assert "columns ['c0', 'c1']" in told(partial(DPRecommender().fit, Table(np.ones((N, 2)))))
 
 
 def test_users_that_floats_merge_are_refused():
@@ -253,10 +267,17 @@ def test_a_source_that_is_no_table_of_its_width_is_refused_before_it_is_charged(
 
 
 def test_indices_outside_of_a_shape_are_refused():
-    X = sp.csr_array((np.ones(1), [D], [0] + [1] * N), shape=(N, D))  # foreign memory
-    for read in (skdp.DPPCA(1).fit, skdp.DPPCA(1).fit, plain_block):
-        assert "indices outside" in told(partial(read, X))
-        X = sp.csc_array((np.ones(1), [N], [0] + [1] * D), shape=(N, D))
+    by_row = sp.csr_array((np.ones(1), [D], [0] + [1] * N), shape=(N, D))  # foreign memory
+    by_column = sp.csc_array((np.ones(1), [N], [0] + [1] * D), shape=(N, D))
+    lists, unequal = sp.lil_array(TABLE), sp.lil_array(TABLE)
+    lists.rows[0], unequal.data[0] = [0, 1, 2, D], [1.0]
+    for read in (skdp.DPPCA(1).fit, plain_block):
+        for X in (by_row, by_column, lists, unequal):
+            assert "indices outside" in told(partial(read, X))
+    of_groups = skdp.DPPCA(1, privacy_unit="group", group_column=0)
+    model = skdp.DPPCA(1, epsilon=1e3).fit(TABLE)
+    for read in (of_groups.fit, partial(make_private_scorer("reconstruction", (0, 1)), model)):
+        assert "indices outside" in told(partial(read, by_row))
 
 
 def test_blocks_keep_what_is_masked_or_no_number_out():

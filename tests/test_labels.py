@@ -60,8 +60,9 @@ def test_a_label_of_another_type_takes_only_itself_out(name, odd):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_label_that_is_missing_is_an_error(name):
     model, options = MODELS[name]
-    with pytest.raises(ValueError, match="y contains NaN: leave out rows that have no target"):
-        coefficients(model, with_one(None), **options)
+    for missing in (None, np.ma.masked):
+        with pytest.raises(ValueError, match="y contains NaN: leave out rows that have no target"):
+            coefficients(model, with_one(missing), **options)
 
 
 def test_a_client_of_several_users_reads_each_label_by_itself():

@@ -33,6 +33,7 @@ def test_facts_of_a_unit_agree(name):
     assert bool(unit.dual) <= (unit.contract and not unit.single)
     assert unit.pair == (unit.single and unit.symmetric)
     assert set(unit.stays) <= set(unit.adjacencies)
+    assert not (unit.federated and (unit.of_groups or unit.of_targets))
 
 
 def test_of_a_unit_that_is_not_registered_nothing_is_known():

@@ -276,6 +276,11 @@ class DenseRows(_RangeOfRows):
 
 def well_formed(matrix: Any) -> bool:
     """Whether the indices of a sparse matrix lie in its shape: others lead to foreign memory."""
+    if matrix.format == "lil":
+        sizes = [list(map(len, lists)) for lists in (matrix.rows, matrix.data)]
+        if sizes[0] != sizes[1] or len(sizes[0]) != matrix.shape[0]:
+            return False
+        matrix = matrix.tocsr()
     if matrix.format not in ("csr", "csc", "bsr", "coo"):
         return True
     coo = matrix.format == "coo"
@@ -286,6 +291,12 @@ def well_formed(matrix: Any) -> bool:
     except ValueError:
         return False
     return True
+
+
+def refuse_malformed(data: Any, name: str = "an estimator") -> None:
+    """Raise if data are a sparse matrix that is not well formed."""
+    if sp.issparse(data) and not well_formed(data):
+        raise ValueError(f"{name} was passed a sparse matrix with indices outside of its shape.")
 
 
 def as_array(block: Any) -> NDArray[Any]:
@@ -326,8 +337,7 @@ def plain_block(block: Any) -> Any:
     if isinstance(block, np.ndarray):
         return as_array(block).astype(np.float64, copy=False)
     if sp.issparse(block):
-        if not well_formed(block):
-            raise ValueError("a block has indices outside of its shape")
+        refuse_malformed(block, "a block")
         return _canonical(sp.csr_array(block).astype(np.float64, copy=False))
     return block
 

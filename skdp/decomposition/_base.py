@@ -17,7 +17,14 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._inputs import advised, checked, feature_names, mapped
 from skdp._limits import CLEAR, GRAM_FEATURES, NEGLIGIBLE
-from skdp._validation import FLOATS, check_count, check_option, column_bounds, middle_and_radius
+from skdp._validation import (
+    FLOATS,
+    check_count,
+    check_option,
+    column_bounds,
+    middle_and_radius,
+    public_array,
+)
 from skdp.answer import NOTHING, Answer
 from skdp.base import FitsElsewhereMixin, check_given, clip_norm_of, units_of
 from skdp.data.products import row_products, saturated
@@ -172,7 +179,7 @@ def check_center(center, n_features):
     """Return a public centre as a float array of the right length, or None for a string."""
     if isinstance(center, str):
         return None
-    center = check_array(center, ensure_2d=False, dtype=np.float64, input_name="center")
+    center = public_array("center", center, ensure_2d=False)
     if center.shape != (n_features,):
         raise ValueError(
             "The 'center' parameter must be 'private', 'none' or an array of shape "

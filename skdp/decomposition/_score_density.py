@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from skdp import _validation
 from skdp._inputs import check_placed, check_rows
@@ -270,14 +270,14 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
     def _plane(self, d):
         """Return the public directions and the public point that is subtracted."""
         axes = np.eye(2, d) if self.axes is None else self.axes
-        axes = check_array(axes, dtype=np.float64, input_name="axes")
+        axes = _validation.public_array("axes", axes)
         if isinstance(self.center, str):
             raise ValueError(
                 "'center' must be None (the origin) or a public point, such as `mean_` of a fitted "
                 f"private model: the mean of X is private. Got center={self.center!r}."
             )
         center = np.zeros(d) if self.center is None else self.center
-        center = check_array(center, ensure_2d=False, dtype=np.float64, input_name="center")
+        center = _validation.public_array("center", center, ensure_2d=False)
         if axes.shape != (2, d) or center.shape != (d,) or not np.all(np.linalg.norm(axes, axis=1)):
             raise ValueError(
                 f"'axes' must be two directions and 'center' a point of {d} feature(s), 2 or more. "

@@ -21,6 +21,7 @@ from sklearn.preprocessing import Binarizer, FunctionTransformer, Normalizer, On
 
 from skdp._limits import CACHED
 from skdp.base import BaseDPEstimator, no_warnings
+from skdp.data.blocks import refuse_malformed
 from skdp.decomposition import DPPCA, DPTruncatedSVD
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 from skdp.regression import DPRidge, DPRidgeClassifier, DPTraceRegressor
@@ -286,11 +287,12 @@ def _dense(block):
 
 
 def public_row(X):
-    """Return a row of zeros like those of X; None for a data frame."""
+    """Return a row of zeros like those of X; None for a data frame that holds more than numbers."""
     if isinstance(X, tuple):
         return tuple(public_row(part) for part in X)
     if hasattr(X, "iloc"):
-        return None
+        numbers = all_numbers(X)
+        return type(X)(np.zeros((1, X.shape[1])), columns=X.columns) if numbers else None
     if sp.issparse(X):
         return sp.csr_array((1, X.shape[1]), dtype=X.dtype)
     return np.zeros((1, *X.shape[1:]), X.dtype if X.dtype.kind in "fiub" else np.float64)
@@ -366,6 +368,7 @@ def as_rows(X):
     if isinstance(X, tuple):
         return tuple(map(as_entries, X))
     if sp.issparse(X):
+        refuse_malformed(X, "a scorer")
         return sp.csr_array(X)
     return X if hasattr(X, "iloc") else as_entries(X)
 

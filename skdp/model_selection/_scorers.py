@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from sklearn.base import is_classifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils import check_consistent_length
+from sklearn.utils.metadata_routing import MetadataRequest
 
 from skdp._validation import ColumnBounds, Seed, as_labels, check_labels
 from skdp.exceptions import PrivacyError
@@ -99,7 +100,7 @@ def _row_loss(method, loss, model, X, y):
 def _origin(model, X):
     """Return the reconstruction of a row whose projection is zero: the model's mean, or zeros."""
     zeros = public_row(X)
-    if zeros is None:  # no public row can be made for a data frame: use the number of components
+    if zeros is None:  # no public row can be made for this data frame: use the number of components
         last = model[-1] if isinstance(model, Pipeline) else model
         return model.inverse_transform(np.zeros((1, len(last.components_))))
     return model.inverse_transform(np.zeros_like(model.transform(zeros)))
@@ -163,6 +164,18 @@ class PrivateScorer:
     def private_losses(self) -> Any:
         """What one call spends: how a search and a ledger know that a scorer is private."""
         return planned(PrivacyBudget(self.epsilon, self.delta))
+
+    def get_metadata_routing(self) -> MetadataRequest:
+        """Return what metadata a call takes: `groups`, for the unit "group".
+
+        Returns
+        -------
+        routing : MetadataRequest
+            The requests of this scorer.
+        """
+        request = MetadataRequest(owner=self)
+        request.score.add_request(param="groups", alias=UNITS[self.privacy_unit].of_groups)
+        return request
 
     def suits(self, model: Any) -> bool:
         """Whether a model has the method that the loss asks for; a function is not known."""

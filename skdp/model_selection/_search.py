@@ -9,6 +9,7 @@ from typing import Any, Self
 from sklearn.base import MetaEstimatorMixin, is_classifier
 from sklearn.model_selection import ParameterGrid, ParameterSampler
 from sklearn.utils import get_tags
+from sklearn.utils.metadata_routing import get_routing_for_object
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
@@ -75,6 +76,20 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
                         f"one {meaning[0]} ({meaning[1]}). Use one privacy unit and adjacency."
                     )
         return meaning
+
+    def get_metadata_routing(self) -> Any:
+        """Return what metadata `fit` takes: `groups`, if a private part takes them.
+
+        Returns
+        -------
+        routing : MetadataRequest
+            The requests of this search.
+        """
+        request = super().get_metadata_routing()
+        routes = map(get_routing_for_object, dp_parts(self.estimator))
+        taken = any(route.consumes("fit", ["groups"]) for route in routes)
+        request.fit.add_request(param="groups", alias=taken)
+        return request
 
     _publish = "Publish what public_copy() of the private estimator in best_estimator_ returns."
 

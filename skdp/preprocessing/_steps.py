@@ -188,7 +188,7 @@ class PublicScaler(_PublicStep):
             The same object.
         """
         _validation.check_column_bounds(self, "bounds")
-        names = getattr(X, "columns", None)
+        names = _validation.column_names(X)
         self._map(_inputs.checked(self, X, accept_sparse="csr"), names)
         return self
 
@@ -206,7 +206,7 @@ class PublicScaler(_PublicStep):
             Scaled rows, a copy.
         """
         _validation.check_column_bounds(self, "bounds")
-        names = getattr(X, "columns", getattr(self, "feature_names_in_", None))
+        names = _validation.column_names(X) or getattr(self, "feature_names_in_", None)
         X = _inputs.checked(self, X, accept_sparse="csr", reset=False, copy=True)
         low, high, center, size = self._map(X, names)
         if sp.issparse(X):

@@ -43,6 +43,12 @@ def _lengths(
     return (_norms(rows, scale),)
 
 
+def _target_distances(block: Any, which: int, center: float) -> tuple[FloatArray]:
+    distances = np.abs(block.targets[:, [which]] - center)
+    distances[~views.good_records(block)] = np.nan
+    return (views.group_lengths(views.with_rows(block, distances)),)
+
+
 def _norms(block: Any, scale: views.RowScale | None) -> FloatArray:
     """Return the norms of rows, computed in the same way in all passes."""
     near = scale is not None and not isinstance(block, views.Groups)
@@ -108,6 +114,18 @@ class RegressionQuery(GroupQuery):
         return NumberQuery(
             self._lengths.numbers(itemgetter(_LENGTH)), "norm", adjacency=self.adjacency
         )
+
+    def target_distances(self, which: int, center: float) -> NumberQuery:
+        """Return the query over how far one target of each record lies from a public centre.
+
+        Of a group it is the root mean square of the distances. As in `targets`, the centre is
+        measured from the point of the bounds that is nearest to 0.
+        """
+        center += float(self.scale.nearest[which])
+        measure = partial(_target_distances, which=which, center=center)
+        distances = RowColumns(self._source, measure, "distance", n_jobs=self.n_jobs)
+        numbers = distances.numbers(itemgetter("distance"))
+        return NumberQuery(numbers, "target", adjacency=self.adjacency)
 
     def scaled(self, row_scale: views.RowScale) -> RegressionQuery:
         """Return the same records with rows in other units; clipping comes after it."""

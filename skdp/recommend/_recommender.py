@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import check_matrix, check_rows, checked, mapped, public_units, stacked_rows
 from skdp._limits import MOST_DENSE
-from skdp._validation import Seed, check_int, check_option, check_real
+from skdp._validation import Seed, check_int, check_option, check_real, column_names
 from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic
 from skdp.data.blocks import row_source
 from skdp.data.histories import weighted_rows
@@ -298,7 +298,7 @@ class DPRecommender(
         """
         self._check_parameters()
         self._checked_session(pure=self.delta == 0)  # the budget is checked before the data
-        names = [str(name) for name in getattr(R, "columns", ())]
+        names = list(map(str, column_names(R) or ()))
         if 0 < len(names) < 5:  # a table of pairs, whatever its columns are called
             said = f"DPRecommender takes one column for each item, and R has the columns {names}: "
             said += "of pairs, use interactions_from_pairs(users, items, items=catalogue).matrix; "

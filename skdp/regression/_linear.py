@@ -157,7 +157,7 @@ _LOOSE = 0.01
 _CUT = 3.5  # scales from the centre, in the fit and in predictions
 _MEDIAN_NORM = 1.25  # median length of rows of d columns of deviation 1, over the root of d
 _SEARCH_ERROR = 0.7  # of a number that is given: a search finds half a log2 bin
-_LOST_VARIANCE = 0.6  # of the explainable variance: what may lose more says so
+_LOST_VARIANCE = 0.45  # of the explainable variance: what may lose more says so
 # Lengths, in clip norms, of the scaled targets and of the bias: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that map the longest row to the target bound.
 _TARGET = 0.8
@@ -229,6 +229,10 @@ class Releases:
         self.screened = wide and estimator.bounds is None and not self.exact
         shares = estimator._default_shares(self.learns, self.screened, self.dense)
         self.shares = _validation.check_split(estimator, shares)
+        self.tail_share = 0.0
+        if hasattr(estimator, "target_bounds") and not self.exact:
+            self.tail_share = self.shares["target_bounds"] / 3
+            self.shares["target_bounds"] -= self.tail_share
         anything = scale or TargetScale.in_ball(math.inf, self.q)
         query = estimator._asked(RegressionQuery, records, clip_norm=math.inf, scale=anything)
         self.ask = session.ask(query)
@@ -491,7 +495,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             products_share = _SUMS[hasattr(self, "classes") and not dense]
             shares["sums"] = products_share * (1 - shares.get("columns", 0.0))
         if hasattr(self, "target_bounds"):
-            shares["target_bounds"] = 0.08
+            shares["target_bounds"] = 0.12
             if self.fit_intercept:
                 shares["target_mean"] = 0.04
         shares["regression_moments"] -= math.fsum(shares.values()) - 1.0

@@ -221,9 +221,7 @@ def check_design(design, shape, *, sparse=False):
             "The 'measurement_covariance' parameter must be 'private', a number, one covariance "
             f"or a pair of them (of rows, of columns). Got {type(design).__name__} instead."
         )
-    R, C = (
-        check_array(part, dtype=np.float64, input_name="measurement_covariance") for part in design
-    )
+    R, C = (_validation.public_array("measurement_covariance", part) for part in design)
     for part, d in zip((R, C), shape, strict=True):
         if not _is_covariance(part, d):
             raise ValueError(
@@ -263,7 +261,7 @@ def curvature_of(query, design, centre, bias):
 
 def _full_design(design, size, sparse):
     """Return the map of records that a full public covariance of vec(X) asks for."""
-    design = check_array(design, dtype=np.float64, input_name="measurement_covariance")
+    design = _validation.public_array("measurement_covariance", design)
     if not _is_covariance(design, size, 1e-6):
         raise ValueError(
             f"a full covariance as 'measurement_covariance' must be symmetric, {size} x {size}, of "

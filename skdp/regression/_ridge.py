@@ -21,9 +21,11 @@ from skdp.regression import _linear
 from skdp.regression._plans import RidgePlans
 from skdp.regression._scores import ScoredRegressorMixin
 from skdp.solvers.columns import find_columns
+from skdp.solvers.median_search import lowest_level
 from skdp.solvers.postprocess import solve_normal_equations, steadied
 
-_TARGET_RADIUS = 3.0  # scales from the median at which a target is cut, at least
+# Scales from the median at which targets may be cut.
+_CUTS = (2.0, 3.0, 4.5, 7.0, 10.0, 16.0, 32.0, 64.0)
 
 
 class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.LinearBase):
@@ -65,12 +67,13 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
     fit_intercept : bool, default=True
         Whether to fit an intercept, which has no penalty.
     target_bounds : (low, high) or "auto", default="auto"
-        Public bounds of the targets, as numbers or arrays; targets are truncated to them. 8% of the
-        budget find a private centre and scale of each target, within given bounds. If most are not
-        found, the search goes on with half of the budget of the model. A target that is still not
-        found takes those of its bounds; with few records the fit predicts the mean within them
-        alone, and a warning says so. With "auto", the search may take all of that budget; the fit
-        then predicts the centre alone.
+        Public bounds of the targets, as numbers or arrays; targets are truncated to them. 12% of
+        the budget find a private centre and scale of each target within given bounds, and how far
+        from it targets are truncated: less noise truncates fewer of them. If most are not found,
+        the search goes on with half of the budget of the model. A target that is still not found
+        takes those of its bounds; with few records the fit predicts the mean within them alone, and
+        a warning says so. With "auto", the search may take all of that budget; the fit then
+        predicts the centre alone.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
         Public bounds of the columns, in the forms of `PublicScaler`; entries are truncated to them.
         With ``clip_norm="auto"``, centres and scales are found within them; a column that is not
@@ -220,13 +223,14 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         """Return learnt bounds about the medians of the targets (about 0 without an intercept).
 
         They were found with the columns, or are searched for here. They lie within public ones, if
-        these are given; targets are measured from the point of these that is nearest to 0. Also
-        return what the search leaves for the model, and wider bounds, of the mean: the norm of a
-        row of d columns is about sqrt(d), so products with targets have about d times the noise of
-        sums.
+        these are given; targets are measured from the point of these that is nearest to 0. About
+        as many targets lie beyond them as the noise of products with d columns amounts to: a wider
+        cut adds as much noise as it takes away bias. Also return what the search leaves for the
+        model, and wider bounds, of the mean: the norm of a row of d columns is about sqrt(d), so
+        products with targets have about d times the noise of sums.
         """
         shares, given, centered = fit.shares, fit.scale, self.fit_intercept
-        share, rest = shares["target_bounds"], _linear.model_share(shares)
+        share, rest = shares["target_bounds"], _linear.model_share(shares) + fit.tail_share
         if fit.exact:
             return given or TargetScale.in_ball(math.inf, fit.q), rest, None
         find = partial(find_columns, fit.ask.targets(), fit.q, n=fit.n, centered=centered)
@@ -240,14 +244,19 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
             scale = given or _linear.target_scale(columns, columns.spread, centered=True)
             center = columns.center + (0.0 if given is None else given.nearest)
             return scale._replace(center=center), 0.0, None
+        rest -= fit.tail_share
         left = _linear.left_for_model(shares, rest)
         part = max(left["regression_moments"], shares["target_bounds"]) / share
-        radius = columns.radius(fit.d * columns.sums_noise(part), _TARGET_RADIUS)
+        search = fit.d * columns.sums_noise(part), fit.tail_share / fit.q, CLEAR
+        radius = np.empty(fit.q)
+        for i, spread in enumerate(columns.spread):
+            far = fit.ask.target_distances(i, float(columns.center[i])).above
+            radius[i] = lowest_level(far, spread * np.array(_CUTS), *search)
         scale = _linear.target_scale(columns, radius, given, centered=centered)
         if not centered:
             return scale, rest, None
-        radius = columns.mean_radius(columns.sums_noise(left["target_mean"] / share))
-        wide = _linear.target_scale(columns, radius, given, centered=True)
+        usual = columns.mean_radius(columns.sums_noise(left["target_mean"] / share))
+        wide = _linear.target_scale(columns, np.maximum(radius, usual), given, centered=True)
         return scale, rest, (wide, columns)
 
     def _chosen_cuts(self, fit, wider, coefficients, intercepts):
@@ -256,7 +265,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         Long rows hardly count in the fit, and only they show whether its slopes hold that far.
         """
         scale, cuts = fit.scale, fit.cuts
-        seen = {"center": scale.center, "size": scale.size / _TARGET_RADIUS}
+        seen = {"center": scale.center, "size": scale.size / _CUTS[0]}
         ask = fit.ask.within(math.inf, (wider[0] if wider else scale)._replace(**seen))
         at_zero = intercepts + scale.center + cuts[0].center @ coefficients
         model = coefficients * cuts[0].size[:, None], at_zero

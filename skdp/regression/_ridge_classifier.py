@@ -33,9 +33,9 @@ def check_class_weight(estimator, classes):
         return
     known = isinstance(given, Mapping) and set(given) <= set(classes.tolist())
     weights = given.values() if known else [None]
-    if not all(isinstance(w, Real) and w is not True and 0 < w < math.inf for w in weights):
-        expected = "None, 'balanced' or a dict of positive numbers whose keys are among the classes"
-        refuse_value(estimator, "class_weight", expected, given)
+    if not all(isinstance(w, Real) and w is not True and 1e-60 <= w <= 1e60 for w in weights):
+        weights = "a dict of numbers from 1e-60 to 1e60 whose keys are among the classes"
+        refuse_value(estimator, "class_weight", f"None, 'balanced' or {weights}", given)
 
 
 # Ridge classification with differential privacy.

@@ -110,14 +110,14 @@ class Columns(NamedTuple):
         """Return about the noise scale of column sums released with `part` times the share."""
         return _SUMS * self.noise / math.sqrt(part)
 
-    def radius(self, noise: float, nearest: float = FAR) -> FloatArray:
+    def radius(self, noise: float) -> FloatArray:
         """Return the clip radius about the centre for sums of this noise scale.
 
         It is as large as the noise of the released variance stays small next to the variance of the
         column. That variance is small if most entries are equal.
         """
         widest = np.sqrt(_BLUR * self.n / max(noise, 1e-12)) * self.deviation
-        return np.asarray(np.clip(widest, nearest * self.spread, FARTHEST * self.spread))
+        return np.asarray(np.clip(widest, FAR * self.spread, FARTHEST * self.spread))
 
     def units(self) -> tuple[FloatArray, float]:
         """Return a divisor for each column, and the usual (median) deviation of the columns.

@@ -297,7 +297,7 @@ def private_clip_level(count_above: Asks, largest: float, goal: float, share: fl
     These are the rows that clipping scales down. With a goal in proportion to the noise, the bias
     of clipping stays in proportion to the noise that it saves, and vanishes with it.
     """
-    return _lowest(count_above, clip_levels(largest), goal, share)
+    return lowest_level(count_above, clip_levels(largest), goal, share)
 
 
 def clip_levels(largest: float) -> FloatArray:
@@ -311,12 +311,16 @@ def raised_level(count_above: Asks, lowest: float, goal: float, share: float) ->
     A level is raised only where the count exceeds its noise by twice the usual margin: a mistake
     may make the noise 256 times as large.
     """
-    return _lowest(count_above, lowest * 2.0 ** np.array(_RAISES), goal, share, 2 * CLEAR)
+    return lowest_level(count_above, lowest * 2.0 ** np.array(_RAISES), goal, share, 2 * CLEAR)
 
 
-def _lowest(
+def lowest_level(
     count_above: Asks, grid: FloatArray, goal: float, share: float, margin: float = 0.0
 ) -> float:
+    """Return the smallest level of a public grid above which about `goal` numbers lie.
+
+    A level is raised only where the count exceeds the goal by `margin` times its noise.
+    """
     low, high = 0, len(grid) - 1
     steps = math.ceil(math.log2(len(grid)))
     for _ in range(steps):

@@ -214,3 +214,6 @@ def test_what_one_user_makes_alone_is_not_kept_for_those_beside_it(rng):
     for each in (first.alone(0), first, other):
         (own,) = each.keep("k", lambda each=each: (each.users,))
         assert np.array_equal(own, each.users)
+    seen, last = (first.good, first.X, first.Y), first.alone(2)
+    mine = zip(seen, (last.good, last.X, last.Y), strict=True)
+    assert all(np.array_equal(of_all[2:], own) for of_all, own in mine)

@@ -24,6 +24,7 @@ from skdp.federated import (
     SecureAggregator,
     StateSum,
     UnmaskedAggregator,
+    _crypto,
     simulated_aggregator,
 )
 from skdp.federated import _messages as wire
@@ -291,7 +292,10 @@ def test_only_neighbours_shares_are_revealed():
 def test_threshold_of_neighbours(monkeypatch):
     """The bound on all drop-outs implies it; it holds without that bound, too."""
     monkeypatch.setattr(AggregationConfig, "fewest_survivors", 0)
+    needed, split = set(), _crypto.split
+    monkeypatch.setattr(_crypto, "split", lambda *asked: needed.add(asked[2]) or split(*asked))
     scene = Scene(Kind.UNMASK, n=60, n_dropouts=4)
+    assert needed == {16}  # of the shares of each secret
     far = set(range(60)) - set(scene.client._neighbours)
     for near in (0, 15):
         few = scene.unmask(far | {*scene.client._neighbours[:near]})

@@ -8,6 +8,7 @@ import scipy.sparse as sp
 
 from skdp import DPTruncatedSVD, PrivacyLedger, federated
 from skdp.exceptions import PrivacyError
+from skdp.federated._messages import Call
 from skdp.testing import seeded_entropy
 from tools.federation import Wire, noise_of, plain_sum, secure_sum
 from tools.outcomes import refuses
@@ -83,6 +84,9 @@ def test_a_client_believes_its_own_bounds():
     paid = small[1].releases_
     refuses(federated.AggregationAbortedError, None, fit, "entry", secure_sum(small, CONFIG))
     assert small[1].releases_ == paid
+    query = federated.power_method.InteractionQuery(np.eye(3), degree_floor=1, adjacency="replace")
+    asked = query, Call("columns", (np.array([1, 1]),)), federated.power_method._SIGNATURES
+    refuses(PrivacyError, "not valid", federated._clients.restricted, *asked)
 
 
 def test_a_client_names_the_size_of_its_unit_in_a_ledger():

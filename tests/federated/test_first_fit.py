@@ -377,6 +377,8 @@ def test_a_fit_is_charged_to_an_open_ledger():
     with pytest.raises(BudgetExceededError), PrivacyLedger(epsilon=0.5, delta=1e-5) as ledger:
         server.fit(sums, n_features=D)
     assert ledger.entries == ()
+    refuses(ZeroDivisionError, None, server.fit, lambda *asked: 1 / 0, n_features=D)
+    assert server.privacy_spent_.losses == (server.releases_[0].loss,)  # of what was given up
 
 
 def test_a_client_charges_the_ledgers_of_its_house():

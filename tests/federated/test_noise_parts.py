@@ -89,10 +89,10 @@ def test_proposed_step():
         refuses(PrivacyError, "too fine", distribute, gate, asked, 0.5, parts, step=right)
 
 
-@pytest.mark.parametrize("budget", [(math.inf, 1e-6), (1.0, 0.0)])
+@pytest.mark.parametrize("budget", [(math.inf, 1e-6), (1.0, 0.0), (200.0, 1e-6)])
 def test_only_gaussian_noise_is_shared(budget):
     with pytest.raises(PrivacyError, match="distributed noise is Gaussian"):
-        distribute(session(*budget), Bound("sum", (), 1.0), 1.0, AggregationConfig(3))
+        distribute(session(*budget, split=True), Bound("sum", (), 1.0), 1.0, AggregationConfig(3))
 
 
 def test_a_grant_of_parts_contributes_once_and_is_never_opened_alone():

@@ -10,6 +10,7 @@ from dataclasses import replace
 import joblib
 import numpy as np
 import pytest
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
@@ -211,6 +212,17 @@ def test_cross_validation_is_paid_for_with_its_folds():
     assert ledger.entries[1].losses == search_cost(model, cv=cv, scoring=SCORER).losses
 
 
+@pytest.mark.parametrize("unit", ["group", "row"])
+def test_groups_are_routed_to_the_fits_folds_and_scores_of_their_unit(unit):
+    scorer = make_private_scorer("squared_error", (0.0, 1.0), privacy_unit=unit)
+    model, cv, users = ridge(privacy_unit=unit), IndependentKFold(2), np.arange(90) // 3
+    search = GridSearchCV(model, {"alpha": [1.0]}, cv=cv, scoring=scorer, error_score="raise")
+    routed = config_context(enable_metadata_routing=True)
+    with routed, PrivacyLedger(9, 1e-4) as ledger, ledger.charge(search, groups=users):
+        search.fit(X, Y, groups=users)
+    assert [entry.unit for entry in ledger.entries] == [unit]
+
+
 def test_seeded_scores_are_seeded_fits():
     cv, model, scorer = IndependentKFold(3), pca(epsilon=0.1), replace(SCORER)
     with forgiving(9, 1e-5) as ledger:
@@ -329,6 +341,8 @@ def test_a_search_is_fitted_in_the_part_where_it_was_paid():
             with part("north"):
                 stack.enter_context(ledger.charge(search))
                 stack.enter_context(ledger.charge(model, cv=IndependentKFold(2)))
+                with ThreadPoolExecutor(1) as pool:  # which is in no part
+                    refuses(PrivacyError, PART, pool.submit(search.fit, X).result)
             spent = ledger.spent
             for name in ("south", None):
                 for fit in (search.fit, clone(model).fit):  # the latter in a loop over folds

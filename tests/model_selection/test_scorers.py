@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from sklearn.linear_model import LinearRegression, LogisticRegression
@@ -147,7 +148,12 @@ def test_errors_of_private_rows_are_not_shown_and_public_ones_are():
     with record_transcript() as transcript, pytest.raises(AttributeError, match="no_such"):
         make_private_scorer(lambda m, x, y: m.no_such(x), (0.0, 1.0))(Constant(), X, Y)
     refuses(ValueError, "needs y", SQUARED, Constant(), X)
-    assert not len(transcript)
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    model = DPRidge(clip_norm=1.0, target_bounds=(-1.0, 1.0)).fit(frame, Y)
+    with PrivacyLedger(epsilon=9.0) as ledger:
+        refuses(ValueError, "feature names", SQUARED, model, frame[["b", "a", "c", "d"]], Y)
+        refuses(AttributeError, "no attribute 'predict'", SQUARED, object(), frame, Y)
+    assert not len(transcript) and not ledger.entries
 
 
 BOUNDS = (0, np.inf), (1, 0), (0, np.nan), 1.0, (False, True)

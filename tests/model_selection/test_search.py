@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import randint
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -201,6 +202,16 @@ def test_bad_parameters_touch_nothing(params, match):
     ):
         search.fit(X)
     assert not (len(transcript) or ledger.entries or hasattr(search, "best_estimator_"))
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_groups_are_routed_to_a_search_behind_other_steps():
+    ridge = DPRidge(clip_norm=1.0, target_bounds=(-1.0, 1.0), privacy_unit="group")
+    scaler = DPStandardScaler(privacy_unit="group", bounds=(-2.0, 2.0))
+    pipe = make_pipeline(scaler, DPGridSearchCV(ridge, {"alpha": [1.0, 9.0]}))
+    with config_context(enable_metadata_routing=True):
+        pipe.fit(X, Y, groups=np.arange(len(X)) // 3)
+    assert [step.privacy_spent_.unit for _, step in pipe.steps] == ["group", "group"]
 
 
 def test_estimators_have_a_score_of_their_own(rng):

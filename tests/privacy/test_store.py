@@ -488,6 +488,8 @@ def test_one_stream_at_a_time(path):
     this.step()
     assert others(path) == ["taken", "held"]  # SQLite has a lock of its own in a change alone
     refuses(PrivacyError, "in use", Acts, path)
+    with open(f"{path}.lock") as file:  # as another process opens it
+        assert not store._lock(file.fileno())
     for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
         refuses(PrivacyError, "cannot be copied or pickled", duplicate, this.group.keeper.store)
     this.close()
@@ -578,6 +580,8 @@ def test_a_child_takes_nothing_from_the_stream_of_its_parent(path):
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         refuses(PrivacyError, "in use", Acts, path)
+        with open(f"{path}.lock") as file:
+            assert not store._lock(file.fileno())
         told.append(this.step())
     assert (told, this.state()) == (expected, state)
     for end in SUFFIXES:  # as if the parent were killed now

@@ -361,6 +361,7 @@ QUESTIONS = {
     "column and target ranks": lambda q: q.places().grid(np.ones((3, 1))).ranks(np.zeros(3, int)),
     "target ranks": lambda q: q.targets().grid(np.ones((1, 1))).ranks(np.zeros(1, int)),
     "target moments": lambda q: q.targets().moments(np.ones(1), np.ones(1), 0.5),
+    "target distances": lambda q: q.target_distances(0, 1.0).above(0.5),
     "target sums": lambda q: q.target_sums(0.5),
     "gains": lambda q: q.gains(CUTS, MODEL).target_sums(0.0),
     "regression": lambda q: q.regression(0.5, 1.0),
@@ -412,8 +413,11 @@ def test_units_that_may_make_no_number_are_looked_at(center, size, high):
 
 
 PLACES = {
-    "grid": lambda q: q.grid(np.zeros((3, 1))).ranks(np.zeros(3, int)),
-    "distances": lambda q: q.distances(np.zeros(3), np.ones((3, 1))).ranks(np.zeros(3, int)),
+    "grid": lambda q, w: q.places().weighted(w).grid(np.zeros((3, 1))).ranks(np.zeros(3, int)),
+    "distances": lambda q, w: (
+        q.places().weighted(w).distances(np.zeros(3), np.ones((3, 1))).ranks(np.zeros(3, int))
+    ),
+    "far targets": lambda q, w: q.target_distances(0, 0.0).above(0.4 * w[2]),
 }
 
 
@@ -431,12 +435,12 @@ def test_ranks_of_columns_and_targets_hold_and_are_attained(ask, each, adjacency
         Z, ids = np.vstack([shared, unit]), np.append(np.arange(3), np.full(len(unit), 7))
         ids = ids if each > 1 else None
         query = query_of(Z[:, :2], Z[:, 2:], adjacency=adjacency, ids=ids)
-        return PLACES[ask](query.places().weighted(np.array(weights)))
+        return PLACES[ask](query, np.array(weights))
 
     asked = [bounded(unit) for unit in (np.zeros((0, 3)), *units)]
     bound, step = asked[0].bound, gaussian_step(asked[0].bound, 0.3)
     assert {one.bound for one in asked} == {bound}
-    moved = np.array([one.answer(step) for one in asked])
+    moved = np.array([np.ravel(one.answer(step)) for one in asked])
     bad = [i for i, unit in enumerate(units, 1) if np.isnan(unit).any()]
     np.testing.assert_array_equal(moved[bad], np.tile(moved[0], (len(bad), 1)))
     before = moved if adjacency == "replace" else moved[:1]

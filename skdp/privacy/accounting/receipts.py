@@ -253,6 +253,7 @@ _PURPOSES = {
     **dict.fromkeys(("norm_centered_rank", "norm_count_above"), "scale of the rows"),
     "tangent_norm_count_above": "scale of the tangent parts",
     **dict.fromkeys(("target_centered_rank", "target_mean_centered_rank"), "scale of the targets"),
+    "target_count_above": "truncation of targets",
     "coef_centered_rank": "scale of the coefficients",
     "gradient_norm_centered_rank": "clip norm of the gradients",
     "measurement_gram_norm_centered_rank": "scale of the measurements",

@@ -123,13 +123,10 @@ class Book:
 
     def _check_recharge(self, balance: Balance, key: int, losses: Losses) -> None:
         """Raise if the losses would need another rule of composition after other fits released."""
-        entries = balance.entries
-        oldest = next(iter(entries))
-        sketched = any(loss.kind == "sketch" for loss in entries[oldest].promised)
-        first = key == oldest and entries[key].part is None
-        if sketched or (first and all(other.state == "open" for other in entries.values())):
-            return
-        raise PrivacyError(f"{entries[key].estimator}: {late_kind(losses)}")
+        fits = list(balance.entries.values())
+        sketched = any(loss.kind == "sketch" for loss in fits[0].promised)
+        if not sketched and any(fit.state != "open" for fit in fits):
+            raise PrivacyError(f"{balance.entries[key].estimator}: {late_kind(losses)}")
 
     def scale(self, key: int, parts: float) -> None:
         """Charge a fit `parts` times its loss (Gaussian or of sketches) from now on, or refuse."""

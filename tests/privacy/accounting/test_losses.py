@@ -356,7 +356,7 @@ def test_events_of_the_ends():
         assert to_dp_event([bare]) == dpa.ComposedDpEvent([dpa.NonPrivateDpEvent()])
     event = dpa.dp_event.DiscreteLaplaceDpEvent(0.5, 1)  # as randomised response
     for kind in ("pure", "range"):
-        assert to_dp_event([(kind, 0.5)]) == dpa.ComposedDpEvent([event])
+        assert to_dp_event([(kind, 0.5)] * 2) == dpa.ComposedDpEvent([event] * 2)
     assert to_dp_event([("gaussian", 0.25)]) == dpa.ComposedDpEvent([dpa.GaussianDpEvent(4.0)])
 
 

@@ -44,6 +44,10 @@ def test_known_inflation_of_the_noise():
     for (t, v), most in {(20, 40): 1.074, (40, 160): 1.033, (400, 800): 1.0045}.items():
         mixture = largest_mixture([(0.5, (t,)), (0.5, (v,))], 1.0, 1e-6)
         assert 1.0 < mu_from_epsilon_delta(1.0, 1e-6) / float(mixture) < most
+    mixture = largest_mixture([(0.25, ()), (0.75, ())], 1.0, 1e-6)  # Gaussian mechanisms
+    assert float(mixture) == pytest.approx(mu_from_epsilon_delta(1.0, 1e-6), rel=1e-6)
+    mixture = largest_mixture([(1.0, (40,))], 0.01, 1e-6)  # its inflection is below the law
+    assert 1.01 < mu_from_epsilon_delta(0.01, 1e-6) / float(mixture) < 1.1
     for mu in (0.5, 4.0, 20.0):  # a change may also have one length, whatever the sketch
         assert SketchMixture(((mu, (1,)),)).delta(1.0) >= delta_from_mu_epsilon(mu, 1.0)
     for epsilon in (0.1, 1.0, 4.0):  # beyond its inflection the curve lies below this tangent
@@ -53,26 +57,12 @@ def test_known_inflation_of_the_noise():
         assert slope == pytest.approx((near[1] - near[0]) / (2e-4 * place), rel=1e-6)
 
 
-@pytest.mark.thorough
-def test_sums_and_products_against_sampling(rng):
-    mixture = largest_mixture([(0.5, (30,)), (0.3, (10,)), (0.2, (15, 20))], 1.0, 0.05)
-    (a, _), (b, _), (c, _) = mixture.terms
-    n = 200_000
-    w = a**2 * rng.chisquare(30, n) / 30 + b**2 * rng.chisquare(10, n) / 10
-    w += c**2 * rng.chisquare(15, n) / 15 * rng.chisquare(20, n) / 20
-    values = np.array([delta_from_mu_epsilon(x, 1.0) for x in np.sqrt(w[:2000])])
-    error = values.std() / math.sqrt(2000)
-    assert values.mean() - 6 * error <= 0.05 <= values.mean() + 6 * error + 0.002
-
-
-def test_no_degrees_is_a_gaussian_mechanism():
-    mixture = largest_mixture([(0.25, ()), (0.75, ())], 1.0, 1e-6)
-    assert float(mixture) == pytest.approx(mu_from_epsilon_delta(1.0, 1e-6), rel=1e-6)
-
-
-def test_small_epsilon_has_its_inflection_below_the_law():
-    mixture = largest_mixture([(1.0, (40,))], 0.01, 1e-6)
-    assert 1.01 < mu_from_epsilon_delta(0.01, 1e-6) / float(mixture) < 1.1
+def test_a_law_on_a_grid_keeps_means_and_loses_no_variance():
+    sums, product = ((0.5, (4,)), (0.5, (5,))), ((1.0, (4, 5)),)
+    for weights, square in ((sums, 1 + 0.25 * (2 / 4 + 2 / 5)), (product, 1.5 * 1.4)):
+        points, mass, beyond = accounting._law(weights)
+        assert points @ mass + beyond == pytest.approx(1.0, rel=1e-9)
+        assert points**2 @ mass > square
 
 
 def test_delta_falls_and_ends_well():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
-from skdp.privacy.gate.bounds import Bound, PrivacyBudget, gaussian_step, laplace_step
+from skdp.privacy.gate.bounds import MAX_DRAWS, Bound, PrivacyBudget, gaussian_step, laplace_step
 from skdp.privacy.noise import integers as noise
 from tools.gate import VECTOR, new_session
 from tools.outcomes import refuses
@@ -57,6 +57,9 @@ def test_the_sampler_is_charged_before_calibrating():
     assert 0 < budget.sampler_delta < 1e-18
     assert budget.mu <= mu_from_epsilon_delta(1.0, 1e-6 - budget.sampler_delta)
     assert PrivacyBudget(1.0, 3e-22).mu < mu_from_epsilon_delta(1.0, 3e-22)
+    for budget in (PrivacyBudget(1.0, 3e-22), PrivacyBudget(100.0, 1e-6)):
+        epsilon, delta = budget.calibration
+        assert delta + noise.sampler_delta(epsilon, MAX_DRAWS) == pytest.approx(budget.delta, abs=0)
 
 
 def test_huge_epsilon_is_no_error():

@@ -104,6 +104,8 @@ def test_a_release_of_copies_is_the_mean_of_releases():
     assert gate.ledger[0].loss.value == gate.budget.mu
     spent = gate.spent()
     assert 0.9 * 200 < spent.epsilon <= 200
+    r, copy = gate.budget.copies, Loss("gaussian", gate.budget.mu / math.sqrt(gate.budget.copies))
+    assert r * delta_from_losses([copy], spent.epsilon / r) + gate.budget.sampler_delta <= 1e-6
     assert spent.sampler_tv_distance / SAMPLER_DISTANCE == gate.budget.copies > 4
     assert spent.epsilon_at(1e-6) == math.inf  # as one Gaussian its sampler has no price
 

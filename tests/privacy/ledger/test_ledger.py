@@ -192,6 +192,7 @@ REFUSED = {  # terms of a ledger, what is refused there, and why
     "no noise": ({}, lambda: pca(math.inf).fit(X), "epsilon=inf"),
     "a seed": ({}, lambda: pca(random_state=0).fit(X), "random_state=None"),
     "another unit": ({"unit": "group"}, lambda: pca().fit(X), "row, and this .* one group"),
+    "a norm": ({"adjacency": "replace"}, lambda: charged(unit="mixed"), "Use one adjacency"),
     "too much": ({}, lambda: pca(2.0).fit(X), "left, both at"),
 }
 
@@ -224,6 +225,9 @@ def test_first_fit_fixes_unit_and_adjacency():
         with swallow("one label"):
             charged(unit="label", adjacency="replace")
     assert (ledger.spent.unit, ledger.spent.adjacency) == ("row", "add_remove")
+    for unit in (None, "frobenius"):  # a change of another norm is another unit
+        with forgiving(3, 1e-6, unit=unit), swallow("norm at most 1.0"):
+            assert all(charged(unit="frobenius", sensitivity=norm) for norm in (1.0, 1.0001))
 
 
 def test_add_remove_costs_twice_under_replace():
@@ -233,6 +237,8 @@ def test_add_remove_costs_twice_under_replace():
         pca(adjacency="replace").fit(X)
         with swallow("one label"):
             charged(unit="label", adjacency="replace")
+        with swallow("costs twice"):
+            pca(1.5).fit(X)
     assert ledger.spent.mu == pytest.approx(math.hypot(2, 1) * mu_of(0.5))
     assert ledger.spent.adjacency == "replace"
     assert "add_remove (twice)" in ledger.report()
@@ -356,7 +362,7 @@ def test_nested_ledgers_are_both_charged():
 # -- the object -----------------------------------------------------------------------------------
 
 
-def test_ledger_does_not_fork():
+def test_ledger_does_not_fork(monkeypatch):
     ledger = PrivacyLedger(1, 1e-6)
     for action in (copy.copy, copy.deepcopy, pickle.dumps, lambda x: clone(x, safe=False)):
         with swallow("copied or pickled"):
@@ -364,6 +370,9 @@ def test_ledger_does_not_fork():
     with ledger, swallow("open already"), ledger:
         pass
     with ledger:  # the failed attempt left nothing behind
+        with monkeypatch.context() as patch:
+            patch.setattr("os.getpid", lambda: 0)  # a child leaves it
+            ledger.__exit__(None)
         pca().fit(X)
     assert len(ledger.entries) == 1
     pca().fit(X)

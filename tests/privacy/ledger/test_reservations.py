@@ -5,7 +5,7 @@ import math
 import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from sklearn.base import clone
 from skdp import BudgetExceededError, PrivacyError, PrivacyLedger
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.bounds import Bound
-from skdp.privacy.ledger import routes
+from skdp.privacy.ledger import fits, routes
 from skdp.privacy.ledger.routes import ReservationKey, RunLimit, SearchReservation
 from skdp.privacy.ledger.scope import LedgerFile
 from tools.gate import new_session
@@ -77,7 +77,9 @@ def test_it_ends_for_everybody(written):
     other = SearchReservation(reserved.path)  # as another process sees it
     assert taken(other, fit(1.0)) == 1
     other.check_same_part(0)
-    reserved.end()
+    with closing(routes.connect(reserved.path)) as late:  # opened before the end
+        reserved.end()
+        assert not routes._take(late, routes._kind(fit(1.0)))
     for each in (reserved, other):
         refuses(PrivacyError, "has ended", each.reserve, fit(1.0))
         refuses(PrivacyError, "has ended", each.check_same_part, 0)  # of a stream that goes on
@@ -108,7 +110,8 @@ def test_a_run_takes_fits_of_its_meaning_and_size_only():
     for other in ({"unit": "label"}, {"unit": "group"}, {"adjacency": "add_remove"}):
         with pytest.raises(PrivacyError, match="Use one privacy unit and adjacency"):
             limit.reserve(fit(0.1, **other))
-    refuses(PrivacyError, "'gaussian' ones only", limit.reserve, fit(0.1, "pure"))
+    mixed = fit_of(Loss("gaussian", 0.1), Loss("pure", 0.1), adjacency="replace")
+    refuses(PrivacyError, "'gaussian' ones only", limit.reserve, mixed)
 
 
 @pytest.mark.parametrize(("kind", "sizes"), [("gaussian", (0.6, 0.8)), ("pure", (0.5, 0.5))])
@@ -138,13 +141,18 @@ def test_a_ledger_that_opens_late_pays_for_what_was_granted_and_all_that_is_left
 
 
 def test_a_payment_covers_who_was_charged(monkeypatch):
-    """Not who opened a ledger meanwhile."""
-    model, late, charge_all = pca(), PrivacyLedger(3, 1e-5), routes._charge_all
-    with PrivacyLedger(3, 1e-5) as ledger, ExitStack() as stack:
+    """Not who opened a ledger meanwhile. It ends with a part of any, and is kept if drawn on."""
+    model, late, charge_all, ends = pca(), PrivacyLedger(3, 1e-5), routes._charge_all, []
+    with PrivacyLedger(3, 1e-5) as ledger, PrivacyLedger(3, 1e-5) as inner, ExitStack() as stack:
         both = lambda *args: [charge_all(*args), stack.enter_context(late)]  # noqa: E731
         monkeypatch.setattr(routes, "_charge_all", both)
-        with routes.charged(routes.Payment((model,), fit(0.1))):
-            assert model._reservation_key.ledgers == (ledger._token,)
+        monkeypatch.setattr(routes, "at_end_of_part", lambda token, _: ends.append(token))
+        with suppress(KeyError), routes.charged(routes.Payment((model,), fit(0.1), (fit(0.1),))):
+            key = model._reservation_key
+            assert {*key.ledgers} == {*ends} == {ledger._token, inner._token}
+            routes._RESERVATIONS[key.reservation].reserve(fit(0.1))
+            raise KeyError
+        assert len(ledger.entries) == 1
 
 
 def test_a_ledger_that_opens_during_a_paid_fit_is_charged(written):
@@ -160,12 +168,19 @@ def test_a_ledger_that_opens_during_a_paid_fit_is_charged(written):
 # -- keys -----------------------------------------------------------------------------------------
 
 
-def test_a_run_whose_last_fit_failed_has_granted_what_the_first_was():
-    """Else a search that fails at the end gives back what its fits released."""
-    limit = RunLimit("row", "replace", Loss("gaussian", 1.0))
-    for granted, state in (((Loss("gaussian", 0.1),), "fitted"), ((), "failed")):
-        limit.settle(0, granted, state)
-    assert limit.granted
+def test_a_private_search_is_a_fit_and_its_runs_end_with_it(monkeypatch):
+    limit, unpaid = RunLimit("row", "replace", Loss("gaussian", 1.0)), ReservationKey(("a ledger",))
+    refuses(PrivacyError, "was cloned", routes.prepaid(fit(1.0), unpaid, limit).__enter__)
+    with routes.prepaid(fit(1.0), None, limit):
+        key = routes.handed_on(None)
+        assert routes._reservation(unpaid, "Fit") is routes._RESERVATIONS[key.reservation] is limit
+        with PrivacyLedger(3, 1e-5) as ledger:
+            assert routes._payers(None, "Fit") == [limit, ledger._book]
+        for granted, state in (((Loss("gaussian", 0.1),), "fitted"), ((), "failed")):
+            limit.settle(0, granted, state)
+    assert limit.granted and not routes.RUN.get() and limit.token not in routes._RESERVATIONS
+    monkeypatch.setattr(fits, "_MADE", {})  # of another process
+    assert routes.handed_on(key) is key
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -201,7 +216,11 @@ def test_a_reservation_key_does_not_show():
 def test_a_fit_beside_a_ledger_that_cannot_be_charged_is_refused(monkeypatch):
     """Of an ancestor that told of it, in memory: there is no file to write to."""
     monkeypatch.setattr(routes, "around", lambda: ({}, {"elsewhere": LedgerFile("")}))
-    refuses(PrivacyError, "runs in another process than the PrivacyLedger", pca().fit, X)
+    session = new_session(observer=routes.Account())
+    session.observer.charges.append((PrivacyLedger(3, 1e-5)._book, 0))  # before that one opened
+    for charged, *given in ((pca().fit, X), (routes.charge_rows, session, "Stream")):
+        refuses(PrivacyError, "runs in another process than the PrivacyLedger", charged, *given)
+    assert routes.handed_on(None) == ReservationKey(("elsewhere",))  # of a clone made here
 
 
 @pytest.mark.parametrize("reserved", ["", "gone"])
@@ -209,3 +228,5 @@ def test_what_was_paid_for_ends_with_its_reservation(tmp_path, reserved):
     """In another process too, where the file is all that tells of it."""
     key = ReservationKey((), "of another process", str(tmp_path / reserved) if reserved else "")
     refuses(PrivacyError, "paid for by name, and that has ended", routes._reservation, key, "Fit")
+    whole = ReservationKey(("a ledger",), "of another process", str(tmp_path), "whole")
+    assert not routes._reservation(whole, "Fit").covers  # each fit is charged

@@ -194,6 +194,8 @@ def test_what_a_killed_process_left_counts_for_those_that_it_started(monkeypatch
     dead.unlink()
     assert elsewhere() == {"fork": "the parent's"}
     assert "feed" not in os.environ["SKDP_LEDGERS"]
+    ends = {name: scope.announce(name, scope.LedgerFile("")) for name in ("one", "two", "three")}
+    assert [end() or len(scope._named()) for end in ends.values()] == [2, 1, 0]
 
 
 def test_the_list_of_processes_is_read_again_only_for_an_ancestor(monkeypatch, tmp_path):
@@ -203,6 +205,7 @@ def test_the_list_of_processes_is_read_again_only_for_an_ancestor(monkeypatch, t
     with monkeypatch.context() as patch:  # where /proc is closed parents are known
         patch.setattr("builtins.open", Mock(side_effect=PermissionError))
         assert str(os.getppid()) in scope._ancestors()
+    assert scope._ancestors() & {"0", "1"} or not os.path.exists("/proc")  # up to the first
     read, ancestors = [], {"41", "42"}
     monkeypatch.setattr(scope, "_ancestors", lambda: read.append(1) or set(ancestors))
     withdraw = scope.announce("own", scope.LedgerFile("here"))

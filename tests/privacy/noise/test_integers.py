@@ -516,13 +516,15 @@ def test_flips_are_bernoulli(epsilon):
         assert abs(product.mean()) < 6 * product.std() / math.sqrt(len(product))
 
 
-def test_flipping_twice_undoes_it(rng):
+def test_flipping_twice_undoes_it(rng, monkeypatch):
     for _ in range(20):
         ones, flips = (np.flatnonzero(rng.random(50) < p).astype(np.int64) for p in (0.3, 0.5))
         once = noise.flipped(ones, flips)
         expected = np.flatnonzero(np.isin(np.arange(50), ones) ^ np.isin(np.arange(50), flips))
         np.testing.assert_array_equal(once, expected)
         np.testing.assert_array_equal(noise.flipped(once, flips), ones)
+    monkeypatch.setattr(noise, "integer_geometric", lambda words, size: np.zeros(size, np.int64))
+    assert np.array_equal(noise.draw_flips(words(0), 100, 1), np.arange(100))  # drawn in parts
 
 
 # -- the gate --------------------------------------------------------------------------------------
@@ -544,7 +546,7 @@ def test_a_release_of_cells_is_charged_and_unbiased(moved):
     (line,) = gate.ledger
     assert line.mechanism == "randomised response"
     assert tuple(line.loss) == ("pure", 1.5)
-    assert gate.spent().epsilon == 1.5
+    assert gate.spent().epsilon == 1.5 and gate.left("pure") == 0.5
     p = noise.chance_of_flip(noise.flip_rate(1.5 / moved))
     assert answer.noise_scale == noise.unbiased_deviation(p)
     assert sp.issparse(answer.value)

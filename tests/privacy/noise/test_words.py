@@ -32,6 +32,7 @@ def test_system_words_are_uint64_and_fresh(monkeypatch):
     assert first.dtype == np.uint64 and first.shape == (1000,)
     assert words(0).shape == (0,)
     assert not np.intersect1d(first, second).size
+    assert np.unique(words(N)).size == N  # of many blocks
     bits = np.unpackbits(words(N).view(np.uint8)).sum(dtype=np.int64)
     assert abs(bits - 32 * N) < 6 * np.sqrt(16 * N)
 

@@ -33,16 +33,19 @@ BOUNDS = [
 ]
 
 
-def test_a_group_is_calibrated_together_and_spends_the_budget():
-    gate = session()
-    grants = grant_sketches(gate, BOUNDS, [0.5, 0.5])
+@pytest.mark.parametrize(("epsilon", "last"), [(1.0, (40,)), (1.0, ()), (30.0, (40, 60))])
+def test_a_group_is_calibrated_together_and_spends_the_budget(epsilon, last):
+    gate = session(epsilon)
+    bounds = [BOUNDS[0], BOUNDS[1]._replace(law=SketchLaw(last) if last else None)]
+    grants = grant_sketches(gate, bounds, [0.5, 0.5])
     spent = gate.spent()
-    assert 0.999 < spent.epsilon <= 1.0 and spent.mu is None
+    assert 0.999 < spent.epsilon / epsilon <= 1.0 and spent.mu is None
+    assert [degrees for _, degrees in spent.losses[0].value.terms] == [(20,), last]
     assert gate.draws == sum(bound.size for bound in BOUNDS)
     assert [line.loss.kind for line in gate.ledger] == ["sketch", "sketch"]
-    assert grants[0].noise_scale > math.sqrt(2) / mu_from_epsilon_delta(1.0, 1e-6)
+    assert grants[0].noise_scale > math.sqrt(2) / mu_from_epsilon_delta(epsilon, 1e-6)
     assert "sketch" in PrivacyReport("X", spent, gate.ledger).details()
-    refuses(BudgetExceededError, None, grant_sketches, gate, BOUNDS, [0.5, 0.5])
+    refuses(BudgetExceededError, None, grant_sketches, gate, bounds, [0.5, 0.5])
 
 
 def test_a_random_sketch_takes_the_whole_budget():
@@ -84,12 +87,12 @@ def test_shares_of_the_noise_add_up_to_it():
     with seeded_entropy(0):
         whole = grant_sketches(session(), BOUNDS, [0.5, 0.5])[0]
         gate = session()
-        grants = grant_sketches(gate, BOUNDS, [0.5, 0.5], parties=4)
-        total = sum(grants[0].draw() for _ in range(4)) * grants[0].step
+        grants = grant_sketches(gate, BOUNDS, [0.5, 0.5], parties=16)
+        total = sum(grants[0].draw() for _ in range(16)) * grants[0].step
     assert grants[0].noise_scale == pytest.approx(whole.noise_scale, rel=1e-6)
     ratio = np.mean(total**2) / whole.noise_scale**2  # 100 values
     assert abs(ratio - 1) < 6 * math.sqrt(2 / 100)
-    error = 4 * sum(bound.size for bound in BOUNDS) * PART_DELTA_PER_DRAW  # of all four
+    error = 16 * sum(bound.size for bound in BOUNDS) * PART_DELTA_PER_DRAW  # of all of them
     assert gate.draws * DELTA_PER_DRAW >= error
 
 
@@ -100,14 +103,17 @@ def test_each_state_that_is_opened_adds_the_error_of_its_sampler():
     one, two = (sketches.merged_receipt([[state] * n], clipped_rows=False)[0] for n in (1, 2))
     assert one.epsilon == 30.0 and two.epsilon > 30.0 * (1 + 1e-9)
     assert two.epsilon == pytest.approx(two.epsilon_at(1e-6), rel=1e-12)
+    state += [state[0] | {"seeded": True}]
+    assert sketches.merged_receipt([[state]], clipped_rows=False)[0].seeded
 
 
 def spend(number, epsilon):
-    with PrivacyLedger(1.0, 1e-6) as ledger:
+    with PrivacyLedger(1.0, 1e-6) as outer, PrivacyLedger(1.0, 1e-6) as ledger:
         for i in range(number):
             gate = session(epsilon)
             charge(gate, str(i))
             grant_sketches(gate, BOUNDS, [0.5, 0.5])
+            assert ledger.entries == outer.entries
             settle(gate)
     return ledger.spent
 
