@@ -21,11 +21,11 @@ from collections.abc import Sequence
 
 from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting.receipts import aligned
+from skdp.privacy.ledger.balances import BUDGETS
 from skdp.privacy.ledger.ledger import PrivacyLedger, as_html, as_lines, changes
 from skdp.privacy.ledger.store import Dataset, Registry, read_registry
 from skdp.units import ADJACENCIES, UNITS
 
-_BUDGETS = ("epsilon", "delta", "mu", "rho")
 _WHICH = "epsilon and delta, or mu (Gaussian DP), or rho (zCDP)"
 
 
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         each.add_argument("--dataset", help="this one only")
     add = command("add", _add, "add a dataset with a budget of its own")
     add.add_argument("dataset")
-    for name in _BUDGETS:
+    for name in BUDGETS:
         add.add_argument(f"--{name}", type=float, help="part of a budget, or one: " + _WHICH)
     add.add_argument("--unit", choices=UNITS)
     add.add_argument("--adjacency", choices=ADJACENCIES)
@@ -111,7 +111,7 @@ def _history(given: argparse.Namespace) -> str:
 
 
 def _add(given: argparse.Namespace) -> str:
-    terms = {name: getattr(given, name) for name in (*_BUDGETS, "unit", "adjacency")}
+    terms = {name: getattr(given, name) for name in (*BUDGETS, "unit", "adjacency")}
     ledger = PrivacyLedger(**terms, path=given.file, dataset=given.dataset)
     return f"[{given.dataset}]\n{ledger.report()}"
 

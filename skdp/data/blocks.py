@@ -32,7 +32,7 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import cache, partial
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -380,8 +380,7 @@ class SparseRows(_RangeOfRows):
 def row_source(X: Any) -> RowSource:
     """Wrap an array, memory map or sparse matrix as a source of row blocks; a source stays."""
     if is_source(X):
-        source: RowSource = X
-        return source
+        return cast(RowSource, X)
     return SparseRows(X.tocsr()) if sp.issparse(X) else DenseRows(X)
 
 

@@ -9,6 +9,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.blocks import is_dask_array
@@ -92,9 +93,8 @@ def _joined(pieces: list[tuple[Any, ...]]) -> list[Any]:
 
 
 def _stacked(parts: tuple[Any, ...]) -> Any:
-    sparse: Any = importlib.import_module("scipy.sparse")
-    if sparse.issparse(parts[0]):
-        return sparse.vstack(parts, format="csr")
+    if sp.issparse(parts[0]):
+        return sp.vstack(parts, format="csr")
     join: Any = np.ma.concatenate if any(map(np.ma.isMaskedArray, parts)) else np.concatenate
     return join([np.asanyarray(part) for part in parts])
 

@@ -61,8 +61,8 @@ def with_entries(rows: Any, entries: NDArray[Any]) -> Any:
 def history_rows(
     blocks: Iterable[Any],
     kept: NDArray[np.intp] | None = None,
-    form: str = "unit",
     cap: float | None = None,
+    shares: bool = False,
 ) -> Iterator[Any]:
     """Yield histories on the kept items, as CSR blocks.
 
@@ -72,10 +72,10 @@ def history_rows(
         Rows whose positive entries are items.
     kept : ndarray of int or None
         A public selection of items; None keeps all.
-    form : {"unit", "share"}
-        Rows of length 1, or of sum 1.
     cap : float or None
         Entries count by min(x, cap); None: all alike.
+    shares : bool
+        Rows have sum 1, not length 1.
 
     Yields
     ------
@@ -85,20 +85,18 @@ def history_rows(
         given = sp.csr_array(plain_block(block))  # a row with a bad entry adds nothing
         rows = weighted_rows(where_rows(finite_rows(given), given), cap)
         rows = rows if kept is None else rows[:, kept]
-        yield _scaled(rows, whole=form == "share")
+        yield _scaled(rows, shares)
 
 
-def _scaled(rows: Any, *, whole: bool = False) -> Any:
-    """Scale each row to norm 1, or to sum 1 if `whole`; the result depends on that row alone.
+def _scaled(rows: Any, shares: bool) -> Any:
+    """Scale each row to norm 1, or to sum 1 for `shares`; the result depends on that row alone.
 
     A row is divided by its largest entry first, so that squares do not underflow.
     """
     owner = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-    largest = np.zeros(rows.shape[0])
-    np.maximum.at(largest, owner, rows.data)
-    scaled = rows.data / largest[owner]
-    powers = np.bincount(owner, scaled if whole else scaled**2, rows.shape[0])
-    rows.data = scaled / (powers if whole else np.sqrt(powers))[owner]
+    scaled = rows.data / largest_entries(rows)[owner]
+    powers = np.bincount(owner, scaled if shares else scaled**2, rows.shape[0])
+    rows.data = scaled / (powers if shares else np.sqrt(powers))[owner]
     return rows
 
 

@@ -275,7 +275,6 @@ class ExactProduct:
         V = np.asarray(V, np.float64)
         self.scale = math.ldexp(1.0, _exponent(of_public(np.linalg.norm, V, 2)))
         self._matrix = PublicMatrix(V / self.scale)
-        self.norms: FloatArray = self._matrix.norms * self.scale
 
     def in_limbs(self, Z: Block) -> list[FloatArray]:
         """Return Z V as three integer arrays, in units of 1, of 2**-13 and of 2**-26."""

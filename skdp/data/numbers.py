@@ -183,8 +183,7 @@ class RowColumns:
         if isinstance(self._kept, CachedHere):
             parts = [partial(views.ZippedRows, part, made) for part, made in self._kept.made]
             return views.InTurn(parts, self._source.n_features)
-        zipped: AnyRows = cast(Any, self._source).zipped(self._kept)
-        return zipped
+        return cast(AnyRows, cast(Any, self._source).zipped(self._kept))
 
     def then(self, compute: Callable[[Block], Sequence[NDArray[Any]]], *names: str) -> RowColumns:
         """Return further columns, computed from the rows and these columns."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -470,7 +470,7 @@ class MixedRecords(DenseRecords):
     Like whitening, A is never applied to the records of a sum: it maps the exact sum.
     """
 
-    mix: FloatArray | None = None  # A, on its grid
+    mix: FloatArray = field(kw_only=True)  # A, on its grid
 
     @classmethod
     def of(cls, form: object, A: FloatArray) -> MixedRecords:
@@ -479,16 +479,14 @@ class MixedRecords(DenseRecords):
             raise ValueError(
                 "a full 'measurement_covariance' needs measurement matrices in dense rows"
             )
-        return cls(form.shape, None, on_grid(A))
+        return cls(form.shape, mix=on_grid(A))
 
     def _mixed(self, Z: FloatArray) -> FloatArray:
         """Return A Z rounded to integers."""
-        assert self.mix is not None
         return reduced(Z @ self.mix)
 
     def mapped(self, flat: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return floor(A K) of an exact sum K."""
-        assert self.mix is not None
         return exact_map(self.mix, flat)
 
     def survey(self, block: Zipped) -> Pair:

@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from skdp._limits import BLOCK
 from skdp.data.blocks import (
-    AnyRows,
     Block,
     DenseRows,
     RowSource,
@@ -251,13 +250,9 @@ def _run(items: list[Any], build: Sealed, work: Sealed) -> Any:
         return None
 
 
-def _combine(values: list[Any], combine: Sealed) -> Any:
-    try:
-        if any(value is None for value in values):
-            return None
-        return reduce(combine.value, values)
-    except Exception:
-        return None
+def _if_all(*values: Any) -> tuple[Any, ...] | None:
+    """Return values, or None if any of them could not be computed."""
+    return None if any(value is None for value in values) else values
 
 
 def _add(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
@@ -316,11 +311,10 @@ def _computed(make: Callable[[], Any], forget: Callable[[], None]) -> Any:
 
 
 def _tree(parts: list[Any], combine: Callable[[Any, Any], Any]) -> Any:
-
-    join = _dask().delayed(_combine, pure=False)
-    sealed = Sealed(combine)
+    run = _dask().delayed(_run, pure=False)
+    join = Sealed(_if_all), Sealed(partial(reduce, combine))
     while len(parts) > 1:
-        parts = [join(parts[i : i + _FAN_IN], sealed) for i in range(0, len(parts), _FAN_IN)]
+        parts = [run(parts[i : i + _FAN_IN], *join) for i in range(0, len(parts), _FAN_IN)]
     return parts[0]
 
 
@@ -353,7 +347,6 @@ class DaskParts:
         return int(self.sum_parts(_count))
 
     def _tasks(self, work: Any) -> list[Any]:
-
         run, build = _dask().delayed(_run, pure=False), Sealed(self._build)
         return [run(items, build, work) for items in self._blocks()]
 
@@ -451,8 +444,7 @@ def lazy_blocks(X: Any) -> list[Any]:
     distributed: Any = sys.modules.get("distributed")  # else there can be no futures
     if not alone or (distributed is not None and distributed.futures_of(X)):
         return blocks
-    pairs = zip(graphs, blocks, strict=True)
-    return [Lazy((graph, block.key)) for graph, block in pairs]
+    return [Lazy((graph, block.key)) for graph, block in zip(graphs, blocks, strict=True)]
 
 
 def _needed(graph: dict[Any, Any], key: Any) -> dict[Any, Any]:
@@ -466,8 +458,7 @@ def _needed(graph: dict[Any, Any], key: Any) -> dict[Any, Any]:
 def rows_of_block(block: Any, n_features: int) -> RowSource:
     """Return the rows of one block, an array or sparse matrix, on its worker."""
     if is_source(block):
-        source: RowSource = block
-        return source
+        return cast(RowSource, block)
     rows = block if sp.issparse(block) else as_array(block)
     bad = rows.ndim != 2 or rows.shape[1] != n_features
     if bad or (sp.issparse(rows) and not well_formed(rows)):
@@ -535,11 +526,7 @@ class DaskRows(DaskParts):
 
 
 def _sources(rows: Sequence[Any]) -> list[Any]:
-    sources: list[AnyRows]
-    if all(is_source(part) for part in rows):
-        sources = list(rows)
-    else:
-        sources = list(BlockFiles(rows).chunks())
+    sources = list(rows) if all(map(is_source, rows)) else BlockFiles(rows).chunks()
     if not sources:
         raise ValueError("DaskRows needs at least one block. Got none.")
     return sources

@@ -92,7 +92,12 @@ class Placed:
             built = partial(_built, build=build, names=tuple(self.columns), n_features=d)
             return DaskParts(items, built, d)
         if isinstance(self.rows, BlockFiles):
-            return self._in_turn(build, whole_files)
+            files = self.rows.files() if whole_files else self.rows.chunks()
+            opens = [
+                partial(build, file, **{name: c[a:b] for name, c in self.columns.items()})
+                for file, (a, b) in zip(files, _ranges(f.n_rows() for f in files), strict=True)
+            ]
+            return InTurn(opens, self.rows.n_features)
         return build(self.rows, **self.columns)
 
     def column(self, name: str, build: Callable[[Any], RowSource], width: int) -> AnyRows:
@@ -118,14 +123,6 @@ class Placed:
         files = self.rows.files() if isinstance(self.rows, BlockFiles) else [self.rows]
         ranges = _ranges(file.n_rows() for file in files)
         return finish(reduce(combine, [work(column[a:b]) for a, b in ranges]))
-
-    def _in_turn(self, build: Build, whole: bool) -> InTurn:
-        files = self.rows.files() if whole else self.rows.chunks()
-        opens = [
-            partial(build, file, **{name: c[a:b] for name, c in self.columns.items()})
-            for file, (a, b) in zip(files, _ranges(f.n_rows() for f in files), strict=True)
-        ]
-        return InTurn(opens, self.rows.n_features)
 
     def _items(self, columns: Mapping[str, Any]) -> list[list[Any]]:
         """Return the blocks of each column; those in memory are cut as the rows are."""

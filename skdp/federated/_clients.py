@@ -306,7 +306,7 @@ class FederatedClient:
     def _charge(self) -> None:
         """Charge the whole budget to the ledgers that are open, once each, or refuse."""
         name = type(self).__name__
-        routes.charge_rows(self._session, name, sensitivity=self._sensitivity)
+        routes.charge(self._session, name, sensitivity=self._sensitivity, in_any_part=True)
 
     def _charge_for_an_answer(self) -> None:
         try:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import math
 import os
 from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
-from types import SimpleNamespace
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,68 +27,56 @@ _NONCE: Final = bytes(12)  # every sealing key is derived for one message and us
 
 
 @functools.cache
-def library() -> SimpleNamespace:
-    """Import what is used of `cryptography`, which only federated fits need."""
+def library(module: str) -> Any:
+    """Import a module of `cryptography`, which only federated fits need."""
     try:
-        from cryptography.exceptions import InvalidSignature, InvalidTag
-        from cryptography.hazmat.primitives import ciphers, hashes
-        from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
-        from cryptography.hazmat.primitives.ciphers import aead, algorithms
-        from cryptography.hazmat.primitives.kdf import hkdf
+        return importlib.import_module(f"cryptography.{module}")
     except ImportError as error:
         raise ImportError(
             "Secure aggregation needs the package cryptography: pip install 'skdp[federated]'."
         ) from error
-    return SimpleNamespace(
-        X25519PrivateKey=x25519.X25519PrivateKey,
-        X25519PublicKey=x25519.X25519PublicKey,
-        Ed25519PrivateKey=ed25519.Ed25519PrivateKey,
-        Ed25519PublicKey=ed25519.Ed25519PublicKey,
-        ChaCha20=algorithms.ChaCha20,
-        ChaCha20Poly1305=aead.ChaCha20Poly1305,
-        Cipher=ciphers.Cipher,
-        HKDF=hkdf.HKDF,
-        SHA256=hashes.SHA256,
-        InvalidSignature=InvalidSignature,
-        InvalidTag=InvalidTag,
-    )
 
 
 class KeyPair:
     """An X25519 key pair; its secret is known as bytes, because it will be shared."""
 
-    __slots__ = ("_key", "public", "secret")
+    __slots__ = ("_curve", "_key", "public", "secret")
 
     def __init__(self, secret: bytes | None = None) -> None:
         self.secret: bytes = os.urandom(KEY_BYTES) if secret is None else secret
-        self._key = library().X25519PrivateKey.from_private_bytes(self.secret)
+        self._curve = library("hazmat.primitives.asymmetric.x25519")
+        self._key = self._curve.X25519PrivateKey.from_private_bytes(self.secret)
         self.public: bytes = self._key.public_key().public_bytes_raw()
 
     def agree(self, peer: bytes) -> bytes:
         """Return what both owners can compute; a peer of low order is refused."""
         try:
-            return bytes(self._key.exchange(library().X25519PublicKey.from_public_bytes(peer)))
+            return bytes(self._key.exchange(self._curve.X25519PublicKey.from_public_bytes(peer)))
         except ValueError:
             raise InvalidMessageError("A public key is not valid.") from None
 
 
 def derive(secret: bytes, context: bytes, label: bytes) -> bytes:
     """Return a 256-bit key for one purpose (`label`) in one step (`context`): HKDF-SHA256."""
-    crypto = library()
-    return bytes(crypto.HKDF(crypto.SHA256(), KEY_BYTES, context, label).derive(secret))
+    sha256 = library("hazmat.primitives.hashes").SHA256()
+    hkdf = library("hazmat.primitives.kdf.hkdf").HKDF(sha256, KEY_BYTES, context, label)
+    return bytes(hkdf.derive(secret))
+
+
+def _cipher(key: bytes) -> Any:
+    return library("hazmat.primitives.ciphers.aead").ChaCha20Poly1305(key)
 
 
 def seal(key: bytes, message: bytes, associated: bytes) -> bytes:
     """Encrypt and authenticate the one message of a key."""
-    return bytes(library().ChaCha20Poly1305(key).encrypt(_NONCE, message, associated))
+    return bytes(_cipher(key).encrypt(_NONCE, message, associated))
 
 
 def unseal(key: bytes, sealed: bytes, associated: bytes) -> bytes:
     """Return the message, or refuse if anything was altered."""
-    crypto = library()
     try:
-        return bytes(crypto.ChaCha20Poly1305(key).decrypt(_NONCE, sealed, associated))
-    except crypto.InvalidTag:
+        return bytes(_cipher(key).decrypt(_NONCE, sealed, associated))
+    except library("exceptions").InvalidTag:
         raise InvalidMessageError("A share was altered on its way.") from None
 
 
@@ -117,10 +105,10 @@ class Ed25519Identity:
     """
 
     def __init__(self, secret: bytes, public_keys: Mapping[int, bytes]) -> None:
-        crypto = library()
-        self._key = crypto.Ed25519PrivateKey.from_private_bytes(secret)
+        curve = library("hazmat.primitives.asymmetric.ed25519")
+        self._key = curve.Ed25519PrivateKey.from_private_bytes(secret)
         self._public = {
-            client_id: crypto.Ed25519PublicKey.from_public_bytes(key)
+            client_id: curve.Ed25519PublicKey.from_public_bytes(key)
             for client_id, key in public_keys.items()
         }
 
@@ -134,7 +122,7 @@ class Ed25519Identity:
             return False
         try:
             self._public[client_id].verify(signature, message)
-        except library().InvalidSignature:
+        except library("exceptions").InvalidSignature:
             return False
         return True
 
@@ -232,8 +220,8 @@ _STREAM_NONCE: Final = bytes(16)  # every key makes one stream
 
 def mask(operation: np.ufunc, total: NDArray[np.uint64], key: bytes) -> None:
     """Add or subtract the stream of a 256-bit key, in place, modulo 2^64."""
-    crypto = library()
-    stream = crypto.Cipher(crypto.ChaCha20(key, _STREAM_NONCE), None).encryptor()
+    stream_cipher = library("hazmat.primitives.ciphers.algorithms").ChaCha20(key, _STREAM_NONCE)
+    stream = library("hazmat.primitives.ciphers").Cipher(stream_cipher, None).encryptor()
     for start in range(0, total.size, CACHED):
         piece = total[start : start + CACHED]
         words = np.frombuffer(stream.update(_ZEROS[: 8 * piece.size]), dtype="<u8")

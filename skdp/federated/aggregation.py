@@ -203,7 +203,7 @@ class AggregationClient:
     def _check_peers(self, state: _ClientStep, peers: dict[int, Keys]) -> None:
         if not peers.keys() <= set(self._neighbours):
             raise InvalidMessageError("The server names clients that are no neighbours.")
-        if len(peers) < self._config.degree - self._config.n_dropouts:
+        if len(peers) < self._config.shares_needed:
             raise InvalidMessageError("More neighbours are missing than may drop out.")
         for peer, keys in peers.items():
             if self._identity is not None:
@@ -224,7 +224,7 @@ class AggregationClient:
         sealed = wire.unpack_delivery(body)
         if not sealed.keys() <= state.peers.keys():
             raise InvalidMessageError("The server delivers shares of clients that sent no keys.")
-        if len(sealed) < self._config.degree - self._config.n_dropouts:
+        if len(sealed) < self._config.shares_needed:
             raise InvalidMessageError("More neighbours are missing than may drop out.")
         me, context = self.client_id, state.context
         held = {

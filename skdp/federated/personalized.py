@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from sklearn.utils import check_X_y
@@ -65,8 +65,7 @@ class FirstFitUsers(PrivateQuery):
 
     def _view(self, whitener: Any, coef: Any, intercept: Any) -> View:
         base = None if coef is None else self._model(coef, intercept)
-        view: View = self._estimator._view(whitener, base)
-        return view
+        return cast(View, self._estimator._view(whitener, base))
 
     def _model(self, coef: FloatArray, intercept: Any) -> GlobalModel:
         if intercept is None:  # of each user's own
@@ -97,8 +96,7 @@ class FirstFitUsers(PrivateQuery):
     def coef(self, *view_and_subspace: Any) -> NumberQuery:
         """Return the rank query over the norms of the users' own coefficients (heads)."""
         heads = self._small_heads(*view_and_subspace)
-        query: NumberQuery = HeadNorms(heads).asked(self._users)
-        return query
+        return cast(NumberQuery, HeadNorms(heads).asked(self._users))
 
     def pooled_regression_moments(
         self, weight: Any, target_center: Any, target_size: float
@@ -134,8 +132,7 @@ class FirstFitUsers(PrivateQuery):
         return self._asked(MeanHead(self._small_heads(*heads), logits, coef_clip_norm))
 
     def _asked(self, message: Any) -> Bounded:
-        bounded: Bounded = message.asked(self._users)
-        return bounded
+        return cast(Bounded, message.asked(self._users))
 
 
 class FirstFitSession(_clients.FederatedSession):

@@ -24,7 +24,7 @@ from skdp.queries.entries import EntryQuery, MatrixUnit, NormQuery
 from skdp.queries.interactions import InteractionQuery, RowHistories
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import TangentQuery
-from skdp.units import ADJACENCIES, DEGREE, INTERVAL, NORM, UNITS, Unit, unit_of
+from skdp.units import DEGREE, INTERVAL, NORM, UNITS, Unit, unit_of
 
 _UNITS = tuple(name for name, unit in UNITS.items() if unit.federated)
 _PRODUCTS: _clients.Signatures = {
@@ -149,9 +149,12 @@ default="row"
     ) -> None:
         if privacy_unit not in _UNITS:
             raise ValueError(f"'privacy_unit' must be one of {_UNITS}. Got {privacy_unit!r}.")
-        X = _checked_rows(X, adjacency)
-        query: PrivateQuery
         unit, self.unit_bound = UNITS[privacy_unit], unit_bound
+        if adjacency not in unit.adjacencies:
+            options = f"one of {unit.adjacencies} with privacy_unit={unit.name!r}"
+            raise ValueError(f"'adjacency' must be {options}. Got {adjacency!r}.")
+        X = _checked_rows(X)
+        query: PrivateQuery
         if unit.by_rows:
             query = RowQuery(X, clip_norm=np.inf, adjacency=adjacency, n_jobs=n_jobs)
         elif unit.single:
@@ -176,8 +179,6 @@ default="row"
         kind = INTERVAL if unit.bound is INTERVAL else NORM
         if self.unit_bound is None:
             self.unit_bound = kind.default
-        if adjacency not in unit.adjacencies:
-            raise ValueError(f"privacy_unit={unit.name!r} has adjacency='add_remove' alone.")
         if kind is INTERVAL:
             bounds = check_bounds(self, "unit_bound")
             return EntryQuery(X, MatrixUnit(unit.name, adjacency, *bounds))
@@ -243,7 +244,7 @@ class RecommenderClient(_clients.FederatedClient):
         adjacency: str = "add_remove",
         n_jobs: int | None = None,
     ) -> None:
-        R, self.value_cap = _checked_rows(R, adjacency), value_cap
+        R, self.value_cap = _checked_rows(R), value_cap
         cap = check_real(self, "value_cap", 1e-60, 1e60, closed="both", also=("binary",))
         cap = None if cap == "binary" else cap
         query = RowHistories(row_source(R), adjacency=adjacency, n_jobs=n_jobs, cap=cap)
@@ -402,8 +403,6 @@ def _as_sums(estimator: Any, unit: Unit) -> None:
         )
 
 
-def _checked_rows(X: Any, adjacency: str) -> Any:
-    """Check the adjacency, and return the rows of a client as floats."""
-    if adjacency not in ADJACENCIES:
-        raise ValueError(f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r}.")
+def _checked_rows(X: Any) -> Any:
+    """Return the rows of a client as floats."""
     return advised("a client", check_array, X, accept_sparse="csr", ensure_min_samples=0)

@@ -194,12 +194,8 @@ class _Walk:
             if not self._inside(name, step, flow):
                 return flow.through(name)
         elif keeps:
-            self.add(
-                name,
-                "holds private",
-                f"the fitted object and its pickle hold {keeps}.",
-                step._publish,
-            )
+            holds = f"the fitted object and its pickle hold {keeps}."
+            self.add(name, "holds private", holds, step._publish)
         self.private.append((name, step))
         for message, remedy in _no_guarantee(step):
             self.add(name, "not private", message, remedy)
@@ -285,23 +281,19 @@ def _together(walk, parts):
         inside = "its private estimators are fitted by a step that is not verified."
         why = inside if parts else "no step is private."
         walk.add("pipeline", "not private", why, "End in a DP estimator.")
-    units = {getattr(step, "privacy_unit", "row") for step in steps}
-    if len(units) > 1:
-        walk.add(
-            "pipeline",
-            "unit",
-            f"its steps protect different things ({', '.join(sorted(units))}): they do not add up.",
-            "Use one privacy_unit throughout.",
-        )
-    adjacencies = {str(getattr(step, "adjacency", "add_remove")) for step in steps}
-    if len(adjacencies) > 1:
-        walk.add(
-            "pipeline",
-            "unit",
-            f"its steps have different adjacencies ({', '.join(sorted(adjacencies))}): one makes "
-            "the number of rows public, which another protects.",
-            "Use one adjacency throughout.",
-        )
+    for parameter, usual, what, why in _THROUGHOUT:
+        found = {str(getattr(step, parameter, usual)) for step in steps}
+        if len(found) > 1:
+            message = f"its steps {what} ({', '.join(sorted(found))}): {why}."
+            walk.add("pipeline", "unit", message, f"Use one {parameter} throughout.")
+
+
+# What all private steps have in common: (parameter, usual value, what else they do, why not).
+_THROUGHOUT = (
+    ("privacy_unit", "row", "protect different things", "they do not add up"),
+    ("adjacency", "add_remove", "have different adjacencies",
+     "one makes the number of rows public, which another protects"),
+)  # fmt: skip
 
 
 def check_pipeline(

@@ -101,12 +101,9 @@ class PublishedQuery(PrivateQuery):
         if isinstance(query, EntryQuery) and not query.symmetric:
             raise PrivacyError("printed sensitivities are for symmetric pairs or interactions.")
         self._query, self._rule, self._more = query, rule, math.sqrt(n_parties)
-        self._alpha = self._largest = 1.0
+        self._alpha, self._largest = 1.0, float(query.shape[0])  # R'R of rows of norm 1 at most
         if isinstance(query, EntryQuery):
-            self._alpha, unit = query.unit.alpha, query.unit
-            self._largest = max(abs(unit.low), abs(unit.high))
-        else:  # R'R of rows of norm 1 at most
-            self._largest = float(query.shape[0])
+            self._alpha, self._largest = query.unit.alpha, query.unit.largest
 
     def right(self, X: FloatArray) -> Bounded:
         """Return A X (for interactions R'R X)."""
@@ -150,15 +147,6 @@ def step_share(session, multiplier, n_steps):
             "calibration='exact', or a smaller 'epsilon'."
         )
     return share
-
-
-def check_columns(estimator, n):
-    """Refuse more components than columns."""
-    if estimator.n_components > n:
-        raise ValueError(
-            f"n_components({estimator.n_components}) must be <= n_features({n}). "
-            f"Got n_components={estimator.n_components}."
-        )
 
 
 def check_square(estimator, shape):

@@ -7,15 +7,8 @@ import math
 import numpy as np
 
 from skdp._inputs import checked
-from skdp._validation import Seed, check_bounds, check_int, check_option, check_real
-from skdp.papers._base import (
-    _VALUES,
-    Published,
-    PublishedQuery,
-    check_columns,
-    check_square,
-    step_share,
-)
+from skdp._validation import Seed, check_bounds, check_int, check_option, check_rank, check_real
+from skdp.papers._base import _VALUES, Published, PublishedQuery, check_square, step_share
 from skdp.queries.entries import EntryQuery, MatrixUnit
 from skdp.solvers.linalg import fix_signs
 
@@ -120,7 +113,7 @@ class PowerDeflation(Published):
         forms = ("csr", "csc", "coo")
         X = checked(self, X, accept_sparse=forms, ensure_min_samples=2)
         check_square(self, X.shape)
-        check_columns(self, X.shape[1])
+        check_rank(self, math.inf, X.shape[1])
         return X
 
     def _fit_session(self, session, X):

@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from skdp._inputs import check_numbers, checked, labels_of, name_of_label
 from skdp._limits import FloatArray
-from skdp._validation import Seed, check_int, check_option, check_real
+from skdp._validation import Seed, check_int, check_option, check_rank, check_real
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.factorisations import of_public, row_squares, solve
 from skdp.data.units import Batch, UserRows
 from skdp.decomposition._base import LinearTransformMixin
-from skdp.papers._base import check_columns, step_share
+from skdp.papers._base import step_share
 from skdp.queries.users import UserQuery
 from skdp.solvers.linalg import fix_signs, orthonormal
 from skdp.solvers.local_fits import RidgePath, moments, transposed
@@ -159,7 +159,7 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
         self._check_parameters()
         self._checked_session()  # what is wrong with the budget is said before the data
         X, y = checked(self, X, y, y_numeric=True)
-        check_columns(self, X.shape[1])
+        check_rank(self, math.inf, X.shape[1])
         self._candidates_of(X.shape[1])
         labels = labels_of(groups, len(X))
         session = self._open_session(pure=self.start == "exponential")

@@ -7,16 +7,9 @@ import math
 import numpy as np
 
 from skdp._inputs import check_matrix
-from skdp._validation import Seed, check_bounds, check_int, check_option
+from skdp._validation import Seed, check_bounds, check_int, check_option, check_rank
 from skdp.decomposition._base import LinearTransformMixin
-from skdp.papers._base import (
-    RULES,
-    Published,
-    PublishedQuery,
-    check_columns,
-    check_square,
-    step_share,
-)
+from skdp.papers._base import RULES, Published, PublishedQuery, check_square, step_share
 from skdp.queries.entries import EntryQuery, MatrixUnit
 from skdp.queries.interactions import InteractionQuery
 from skdp.solvers.linalg import fix_signs, orthonormal
@@ -121,7 +114,7 @@ class PowerMethod(LinearTransformMixin, Published):
     def _checked_matrix(self, X):
         options = {"accept_sparse": ("csr", "csc"), "ensure_min_features": 2}
         X = check_matrix(self, X, "for the row unit of DPTruncatedSVD", **options)
-        check_columns(self, X.shape[1])
+        check_rank(self, math.inf, X.shape[1])
         if self._protects.symmetric:
             check_square(self, X.shape)
         return X

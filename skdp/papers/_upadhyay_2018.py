@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from skdp._inputs import check_matrix
-from skdp._validation import Seed, check_int, check_option, check_real
+from skdp._validation import Seed, check_int, check_option, check_rank, check_real
 from skdp.decomposition._base import LinearTransformMixin
 from skdp.decomposition._factorizer_state import Layout, draw_maps
 from skdp.papers._base import Published
@@ -110,11 +110,7 @@ class SketchFactorizer(LinearTransformMixin, Published):
 
     def _checked_matrix(self, X):
         X = check_matrix(self, X, "in DPLowRankFactorizer", accept_sparse=("csr", "csc"))
-        if self.n_components > min(X.shape):
-            raise ValueError(
-                f"n_components({self.n_components}) must be <= min(n_samples, n_features)"
-                f"({min(X.shape)}). Got n_components={self.n_components}."
-            )
+        check_rank(self, *X.shape)
         return X
 
     def _fit_session(self, session, X):

@@ -62,15 +62,13 @@ def public_curvature(sums: ClippedSum, radius: float) -> tuple[FloatArray, float
     covariance (`MixedRecords`), or if the matrix would take much longer than the sums themselves.
     """
     query = sums.query
-    if not query.unit.of_targets:
-        raise ValueError("X is private unless privacy_unit='label'")
+    query.check_public_rows()
     size, n = sums.n_coordinates, query.n_rows
     skewed = isinstance(query.form, MixedRecords)
     if skewed or size**2 > BLOCK or 4 * n * size > MEMORY or n * size**2 > _MOST_WORK:
         return None
-    frame, complement = sums.frames()
-    form, bias, whole = query.form, query.bias, off_grid(complement)
-    make = partial(_directions, form=form, frame=frame, complement=whole, bias=bias)
+    form, bias, whole = query.form, query.bias, off_grid(sums.complement())
+    make = partial(_directions, form=form, frame=sums.frame(), complement=whole, bias=bias)
     columns = query.units_alone.then(make, "lengths", "directions")
     typical = columns.median("lengths")
     if typical <= 0:

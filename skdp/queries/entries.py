@@ -120,6 +120,11 @@ class MatrixUnit:
         return self.kind.bound is INTERVAL
 
     @property
+    def largest(self) -> float:
+        """Largest absolute value of an entry."""
+        return max(abs(self.low), abs(self.high))
+
+    @property
     def alpha(self) -> float:
         """Largest change of one entry, or of the norm of the matrix."""
         if not self.bounded:
@@ -221,8 +226,7 @@ class EntryQuery(_MatrixQuery):
 
     def _error(self, terms: int, mass: float) -> float:
         """Bound the float error of sums of entries, `terms` of them, times weights of this mass."""
-        largest = max(abs(self.unit.low), abs(self.unit.high))
-        return 2 * terms * ROUNDING * largest * mass
+        return 2 * terms * ROUNDING * self.unit.largest * mass
 
     def _product(self, name: str, X: FloatArray, *, transpose: bool) -> Bounded:
         X = np.asarray(X, np.float64)
@@ -262,7 +266,7 @@ class EntryQuery(_MatrixQuery):
 
     def square_sum(self) -> Bounded:
         """Return ||A||_F^2: one entry moves it by at most max(lo^2, hi^2), a pair by twice that."""
-        largest = max(abs(self.unit.low), abs(self.unit.high)) ** 2
+        largest = self.unit.largest**2
         error = 2 * (math.prod(self.shape) + 2) * ROUNDING * largest * math.prod(self.shape)
 
         def answer(step: float) -> NDArray[Any]:
@@ -514,10 +518,9 @@ def moment_change(unit: MatrixUnit, clip_norm: float) -> float:
             return s * math.sqrt(2 * C * C - s * s)
         return math.sqrt(2) * C * C * s / math.hypot(C, s)
 
-    sizes = abs(unit.low), abs(unit.high)
     if unit.adjacency == "replace":
-        return against_zero(sizes[0]) + against_zero(sizes[1])
-    return against_zero(max(sizes))
+        return against_zero(abs(unit.low)) + against_zero(abs(unit.high))
+    return against_zero(unit.largest)
 
 
 class EntryRowQuery(PrivateQuery):
@@ -536,7 +539,7 @@ class EntryRowQuery(PrivateQuery):
             raise ValueError(f"rows of entries have the unit 'entry'. Got {unit.name!r}.")
         self._raw, self.unit = A, unit
         self.shape: tuple[int, int] = A.shape
-        self.clip_norm = max(abs(unit.low), abs(unit.high)) * math.sqrt(A.shape[1])
+        self.clip_norm = unit.largest * math.sqrt(A.shape[1])
         self._kept: NDArray[np.intp] | None = None
         self._clean: dict[str, Any] = {}  # shared by what was restricted
 
@@ -588,7 +591,7 @@ class EntryRowQuery(PrivateQuery):
     def counts(self) -> Bounded:
         """Return the column sums of clipped entries: one of them moves by alpha."""
         m, n = self.shape
-        error = 2 * (m + 2) * ROUNDING * m * max(abs(self.unit.low), abs(self.unit.high))
+        error = 2 * (m + 2) * ROUNDING * m * self.unit.largest
         return rounded_release(
             "item_counts", (n,), self.unit.alpha, error,
             lambda: np.asarray(self._rows().sum(axis=0)).reshape(-1), l1=self.unit.alpha,

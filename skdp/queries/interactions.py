@@ -377,7 +377,7 @@ class RowHistories(SumQuery):
         rows are not negative, so they differ by sqrt(2) in l2 and by 2 in l1.
         """
         n, units = self.n_features, self.neighbours.units
-        rows = restricted(self._source, partial(history_rows, form="share", cap=self._cap), n)
+        rows = restricted(self._source, partial(history_rows, cap=self._cap, shares=True), n)
         query = self._derived(SumQuery, rows)
 
         def answer(step: float) -> NDArray[Any]:

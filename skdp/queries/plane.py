@@ -41,10 +41,8 @@ class Frame(NamedTuple):
 def plane_rows(blocks: Iterable[Block], axes: FloatArray, center: FloatArray) -> Iterator[Block]:
     """Yield coordinates in a public plane, each of its own row alone; columns stay next to them."""
     for block in blocks:
-        if isinstance(block, Zipped):
-            yield Zipped(_coordinates(block.rows, axes, center), block.columns)
-        else:
-            yield _coordinates(block, axes, center)
+        found = _coordinates(rows_of(block), axes, center)
+        yield block._replace(rows=found) if isinstance(block, Zipped) else found
 
 
 def _coordinates(rows: Block, axes: FloatArray, center: FloatArray) -> FloatArray:
@@ -122,7 +120,8 @@ class PlaneQuery(SumQuery):
 
     def _tally(self, name: str, size: int, place: Callable[[Block], NDArray[np.intp]]) -> Bounded:
         """Return the numbers of rows at each of `size` places; a row adds 1 to one, or nothing."""
-        units = self.neighbours.units
+        # Replacing one valid row by another changes no single number, by an invalid one it does.
+        units = 1.0 if size == 1 else self.neighbours.units
 
         def answer(step: float) -> NDArray[Any]:
             counts = self._sum(partial(_counts, place=place, size=size), (size,), 1.0)
@@ -131,8 +130,6 @@ class PlaneQuery(SumQuery):
             one = round(1 / step)
             return np.asarray(np.minimum(counts, LARGEST // max(1, one)) * one)
 
-        if size == 1:
-            units = 1.0  # replacing a valid row changes nothing, replacing it by an invalid one 1
         l2, slack = math.sqrt(units), math.sqrt(units) / 2
         return Bounded(Bound(name, (size,), l2, slack=slack, l1=units, l1_slack=units / 2), answer)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any
@@ -77,12 +76,6 @@ def _surveyed(block: Zipped, form: Form, means: Means | None = None) -> tuple[Fl
 
 def _sizes_of_moments(block: Zipped, form: Form) -> tuple[FloatArray]:
     return (np.where(block.columns["units"] > 0, form.moment_sizes(block), 0.0),)
-
-
-def _of_rows_alone(block: Zipped, form: Form) -> tuple[FloatArray, FloatArray]:
-    """Return units of X and the norms of X X'; they do not depend on y."""
-    units, _ = form.survey(block)
-    return units, *_sizes_of_moments(block.with_columns(units=units), form)
 
 
 def _number(columns: Columns) -> NDArray[np.int64]:
@@ -152,29 +145,22 @@ def _scores(columns: Columns, lengths: Lengths) -> FloatArray:
     return np.abs(residuals) * sizes
 
 
-@dataclass(frozen=True)
-class _Tangent:
-    """The function that returns units, residuals, sizes and cached coordinates at a public matrix.
+def _at_matrix(
+    block: Zipped, form: Form, frame: Frame, center: float, bias: float, intercept: float,
+    n_kept: int,
+) -> tuple[NDArray[Any], ...]:  # fmt: skip
+    """Return units, residuals, sizes and cached coordinates at a public matrix.
 
     Coordinates are cached for large records only (`n_kept` numbers each).
     """
-
-    form: Form
-    frame: Frame
-    center: float
-    bias: float
-    intercept: float
-    n_kept: int
-
-    def __call__(self, block: Zipped) -> tuple[NDArray[Any], ...]:
-        columns = block.columns
-        units = columns["units"]
-        kept = np.empty((len(units), self.n_kept), np.float32)
-        more = {"kept": kept} if self.n_kept else {}
-        sizes, inner = self.form.tangent(block.with_columns(**more), self.frame)
-        residuals = inner + self.bias * self.intercept - centred(columns, self.center)
-        sizes = np.maximum(sizes, _FLOOR * columns["norms"])
-        return units, *_masked(units, residuals, sizes, self.bias), kept
+    columns = block.columns
+    units = columns["units"]
+    kept = np.empty((len(units), n_kept), np.float32)
+    more = {"kept": kept} if n_kept else {}
+    sizes, inner = form.tangent(block.with_columns(**more), frame)
+    residuals = inner + bias * intercept - centred(columns, center)
+    sizes = np.maximum(sizes, _FLOOR * columns["norms"])
+    return units, *_masked(units, residuals, sizes, bias), kept
 
 
 def _weights(columns: Columns, lengths: Lengths, level: float, unit: float) -> FloatArray:
@@ -260,13 +246,10 @@ class ClippedSum(PrivateQuery):
         """How many numbers the total has."""
         return self._core_size + (1 if self.query.bias else 0)
 
-    def frames(self) -> tuple[Frame, FloatArray]:
-        """Return the public tangent space, and W2 (I - VV') on the grid."""
-        return self._frame(), self._complement()
-
     # -- per-record numbers ------------------------------------------------------------------
 
-    def _frame(self) -> Frame:
+    def frame(self) -> Frame:
+        """Return the public tangent space at the matrix."""
         assert self._matrix is not None
         U, S, V = self._matrix
         outer = self.query.form.outer
@@ -292,9 +275,10 @@ class ClippedSum(PrivateQuery):
             return query.units_alone
         if self._matrix is None:
             return query.survey
-        make = _Tangent(
-            query.form, self._frame(), query.center, query.bias, self._intercept, self._n_kept
-        )
+        make = partial(
+            _at_matrix, form=query.form, frame=self.frame(), center=query.center,
+            bias=query.bias, intercept=self._intercept, n_kept=self._n_kept,
+        )  # fmt: skip
         return query.survey.then(make, "units", "residuals", "sizes", "kept")
 
     @property
@@ -391,15 +375,15 @@ class ClippedSum(PrivateQuery):
             if outer is None:
                 return flat
             return exact_map(outer[1].T, exact_map(outer[0], K).T).T.ravel()
-        frame = self._frame()
+        frame = self.frame()
         right = exact_map(frame.right.T, np.ascontiguousarray(K.T)).T
         left = exact_map(frame.left, K).T
         if outer is not None:
             right = exact_map(outer[0], np.ascontiguousarray(right))
-        left = exact_map(self._complement().T, np.ascontiguousarray(left)).T
+        left = exact_map(self.complement().T, np.ascontiguousarray(left)).T
         return np.concatenate([right.ravel(), left.ravel()])
 
-    def _complement(self) -> FloatArray:
+    def complement(self) -> FloatArray:
         """Return W2 (I - VV') on the grid."""
         assert self._matrix is not None
         V = self._matrix[2]
@@ -409,7 +393,7 @@ class ClippedSum(PrivateQuery):
 
     def _map_float(self, flat: FloatArray) -> FloatArray:
         form = self.query.form
-        if isinstance(form, MixedRecords) and form.mix is not None:
+        if isinstance(form, MixedRecords):
             flat = off_grid(form.mix) @ flat
         K, outer = flat.reshape(self.query.shape), form.outer
         if outer is not None:
@@ -492,20 +476,20 @@ class RecordQuery(SumQuery):
 
     def _keep(self) -> None:
         """Define the cached numbers: units, norms, targets, and norms of X X' of the records."""
-        surveyed = partial(_surveyed, means=self.means)
-        self.survey = self._made(surveyed, "units", "norms", "targets")
-        make = partial(_sizes_of_moments, form=self.form)
-        self.moment_sizes = self.survey.then(make, "moment_sizes")
+        columns = partial(RowColumns, self._records, n_jobs=self.n_jobs)
+        surveyed = partial(_surveyed, form=self.form, means=self.means)
+        self.survey = columns(surveyed, "units", "norms", "targets")
+        self.moment_sizes = self._sizes_by(self.survey)
         # Units and norms of X do not depend on y.
-        alone = RowColumns(self._records, self.form.survey, "units", "norms", n_jobs=self.n_jobs)
-        self.units_alone = alone
+        self.units_alone = columns(self.form.survey, "units", "norms")
+
+    def _sizes_by(self, columns: RowColumns) -> RowColumns:
+        """Return the norms of X X' of records whose units are known."""
+        return columns.then(partial(_sizes_of_moments, form=self.form), "moment_sizes")
 
     @property
     def _counted(self) -> bool:
         return self.neighbours.replace or self.unit.of_targets  # a label is withheld
-
-    def _made(self, make: Callable[..., Any], *names: str) -> RowColumns:
-        return RowColumns(self._records, partial(make, form=self.form), *names, n_jobs=self.n_jobs)
 
     def sum_over(
         self,
@@ -598,10 +582,14 @@ class RecordQuery(SumQuery):
 
     # -- second moments of the design --------------------------------------------------------
 
-    def public_mean(self) -> FloatArray:
-        """Return the mean of X, clipped as `records`; public under the unit "label" only."""
+    def check_public_rows(self) -> None:
+        """Raise unless X is public: under the unit "label" only."""
         if not self.unit.of_targets:
             raise ValueError("X is private unless privacy_unit='label'")
+
+    def public_mean(self) -> FloatArray:
+        """Return the mean of X, clipped as `records`; public under the unit "label" only."""
+        self.check_public_rows()
         usual = self.units_alone.median("norms")
         step = _PUBLIC_CLIP * usual * FINE  # in integers: the same bits whatever the blocks
         total = self.records().total(_PUBLIC_CLIP * usual).answer(step)
@@ -612,9 +600,8 @@ class RecordQuery(SumQuery):
 
     def public_moments(self) -> FloatArray:
         """Return second moments of X, clipped as `moments`; public under the unit "label" only."""
-        if not self.unit.of_targets:
-            raise ValueError("X is private unless privacy_unit='label'")
-        found = self._made(_of_rows_alone, "units", "moment_sizes")
+        self.check_public_rows()
+        found = self._sizes_by(self.units_alone)
         return self._moments(found, _PUBLIC_CLIP * found.median("moment_sizes"), 0.0, 1.0)
 
     def _moments(

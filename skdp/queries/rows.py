@@ -11,7 +11,6 @@ and goes, so that no groups move them by more than single rows do. Neighbours:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -123,10 +122,8 @@ class RowQuery(GroupQuery):
 
     def tangent(self, V: FloatArray, scale: float) -> TangentQuery:
         """Return the query that splits X'X V at the public subspace V."""
-        C = self.clip_norm
-        if self.by_group:
-            return self._derived(GroupTangentQuery, self._source, V, scale, clip_norm=C)
-        return self._derived(TangentQuery, self._source, V, scale, clip_norm=C)
+        kind = GroupTangentQuery if self.by_group else TangentQuery
+        return self._derived(kind, self._source, V, scale, clip_norm=self.clip_norm)
 
     # -- norms and sums --------------------------------------------------------------------
 
@@ -236,30 +233,23 @@ class RowQuery(GroupQuery):
         """
         d, C, c = self.n_features, self.clip_norm, float(bias)
         l2 = self.neighbours.positive(C * C + c * c)
-        if self.by_group:
-            return self._square("augmented_gram", d + 1, l2, self._moment_of_groups(c))
 
         def answer(step: float) -> NDArray[Any]:
-            rows, last = self._map(math.sqrt(step)), bias_units(c, step)
-            return self._sum(lambda block: _augmented(rows(block), last), (d + 1, d + 1), step)
+            unit, shape = math.sqrt(step), (d + 1, d + 1)
+            if self.by_group:
+                whole = views.GroupMap(math.hypot(C, c), unit)
+                return self._sum(
+                    lambda block: blocks.block_gram(whole(views.with_bias(block, c))), shape, step
+                )
+            rows, last = self._map(unit), bias_units(c, step)
+            return self._sum(lambda block: _augmented(rows(block), last), shape, step)
 
+        if self.by_group:
+            return self._square("augmented_gram", d + 1, l2, answer)
         if self.neighbours.replace and c > C:
             l2 = 2 * math.sqrt(2) * C * c
         bounded = self._square("augmented_gram", d + 1, l2, answer)
         return bounded._replace(decode=partial(exact_bias, bias=c))
-
-    def _moment_of_groups(self, c: float) -> Callable[[float], NDArray[Any]]:
-        d, length = self.n_features, math.hypot(self.clip_norm, c)
-
-        def answer(step: float) -> NDArray[Any]:
-            rows = views.GroupMap(length, math.sqrt(step))
-            return self._sum(
-                lambda block: blocks.block_gram(rows(views.with_bias(block, c))),
-                (d + 1, d + 1),
-                step,
-            )
-
-        return answer
 
     def projected_gram(self, V: FloatArray) -> Bounded:
         """Return V'X'XV, for a public V with largest singular values s1 >= s2.

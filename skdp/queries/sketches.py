@@ -90,7 +90,7 @@ class SketchUnit(MatrixUnit):
         if self.kind.by_rows:
             return neighbours.array(self.clip_norm)
         if self.bounded and self.stream:
-            return neighbours.array(max(abs(self.low), abs(self.high)))
+            return neighbours.array(self.largest)
         return self.alpha
 
     @property

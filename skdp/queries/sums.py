@@ -522,8 +522,7 @@ class GroupTangentQuery(TangentQuery):
         return self._terms(self.clip_norm * FINE).sizes
 
     def _terms(self, unit: float) -> _Terms:
-        rows = GroupMap(self.clip_norm, unit)
-        return _Terms(self._V, self._grid, self._removed, rows)
+        return _Terms(self._V, self._grid, self._removed, GroupMap(self.clip_norm, unit))
 
     def product(self, clip_level: float) -> Bounded:
         """Return the sum of w M, w = min(1, clip_level / ||M||_F).

@@ -86,10 +86,6 @@ def _each_or_none(local: Local, batch: Batch, shape: tuple[int, ...]) -> FloatAr
     return np.stack([np.full_like(like, np.nan) if one is None else one for one in found])
 
 
-def _of_scaled(local: Local, scaling: Scaling, batch: Any) -> FloatArray:
-    return local(cast(Batch, ScaledUsers.of(batch, scaling)))
-
-
 class UserQuery(SumQuery):
     """Sums over users of contributions that each user bounds alone.
 
@@ -119,7 +115,9 @@ class UserQuery(SumQuery):
         return self._with(_scaling=Scaling(center, scale, limit))
 
     def _of_scaled(self, local: Local) -> Local:
-        return local if self._scaling is None else partial(_of_scaled, local, self._scaling)
+        if (scaling := self._scaling) is None:
+            return local
+        return lambda batch: local(cast(Batch, ScaledUsers.of(batch, scaling)))
 
     def _sum(
         self, term: Callable[[Batch], Any], shape: tuple[int, ...], step: float

@@ -53,7 +53,7 @@ def test_keys_are_bound_to_everything():
 def test_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "cryptography.exceptions", None)
     crypto.library.cache_clear()
-    refuses(ImportError, r"pip install 'skdp\[federated\]'", crypto.library)
+    refuses(ImportError, r"pip install 'skdp\[federated\]'", crypto.library, "exceptions")
 
 
 # Masks

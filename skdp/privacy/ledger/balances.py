@@ -145,7 +145,7 @@ def _dear(parts: Iterable[Sum]) -> list[Sum]:
 
 
 _COVERS = "all fits of this ledger together"
-_BUDGETS = ("epsilon", "delta", "mu", "rho")
+BUDGETS = ("epsilon", "delta", "mu", "rho")
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Terms:
     rho: float | None = None
 
     def __post_init__(self) -> None:
-        given = {name for name in _BUDGETS if getattr(self, name) is not None}
+        given = {name for name in BUDGETS if getattr(self, name) is not None}
         if given not in ({"epsilon", "delta"}, {"mu"}, {"rho"}):
             raise ValueError(
                 "PrivacyLedger needs one budget: 'epsilon' with 'delta', or 'mu', or 'rho'. Got "

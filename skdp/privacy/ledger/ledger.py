@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.losses import as_text, epsilon_from_losses
 from skdp.privacy.accounting.receipts import PrivacySpent, aligned, html_table
-from skdp.privacy.ledger.balances import Balance, Chooser, Terms, part_of, parts_of
+from skdp.privacy.ledger.balances import BUDGETS, Balance, Chooser, Terms, part_of, parts_of
 from skdp.privacy.ledger.filters import USUAL_DELTA
 from skdp.privacy.ledger.fits import LedgerFit, adopt, is_ours
 from skdp.privacy.ledger.routes import COUNTERS, RUN, charged
@@ -78,15 +78,14 @@ def changes(datasets: Iterable[Dataset]) -> list[dict[str, Any]]:
     """Return every change of a fit as a record, oldest first."""
     records = []
     for dataset in datasets:
+        delta = dataset.terms.cap.delta
         for change in dataset.changes:
-            fit = change.fit
-            delta = dataset.terms.cap.delta
-            cells = dict(zip(_COLUMNS[1:], _cells(fit, delta), strict=True)) if fit else {}
-            state = {"state": "took nothing"} if fit is None else {}
             row = {"at": change.at, "dataset": dataset.name, "fit": change.number}
-            records.append(dict.fromkeys(_COLUMNS[1:], "") | row | cells | state)
-    columns = ("at", "dataset", *_COLUMNS)
-    return [{name: row[name] for name in columns} for row in sorted(records, key=itemgetter("at"))]
+            row |= dict.fromkeys(_COLUMNS[1:], "") | {"state": "took nothing"}
+            if change.fit is not None:
+                row |= zip(_COLUMNS[1:], _cells(change.fit, delta), strict=True)
+            records.append(row)
+    return sorted(records, key=itemgetter("at"))
 
 
 # If all fits of a search fail, scikit-learn raises an error of its own, "the model is
@@ -499,8 +498,6 @@ class PrivacyLedger:
             raise PrivacyError("open the PrivacyLedger first: with PrivacyLedger(...) as ledger.")
 
     def __repr__(self) -> str:
-        budget = {name: getattr(self, name) for name in ("epsilon", "delta", "mu", "rho")}
-        given = ", ".join(
-            f"{name}={value!r}" for name, value in budget.items() if value is not None
-        )
+        budget = {name: getattr(self, name) for name in BUDGETS}
+        given = ", ".join(f"{name}={x!r}" for name, x in budget.items() if x is not None)
         return f"PrivacyLedger({given})"

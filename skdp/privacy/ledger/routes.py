@@ -393,26 +393,19 @@ def charge(
     name: str,
     key: ReservationKey | None = None,
     sensitivity: object = None,
+    *,
+    in_any_part: bool = False,
 ) -> None:
     """Charge the whole budget of a session to all its payers, or raise and charge none.
 
-    Once charged, it is charged again only to ledgers that were opened since.
+    Once charged, it is charged again only to ledgers that were opened since. Where its rows are
+    fixed it goes on `in_any_part` of the data, else in that where it began.
     """
     if isinstance(session.observer, Account) and session.observer.of_made_data:
         return
-    for payer, number in _charges(session):
-        payer.check_same_part(number)
-    charge_rows(session, name, key, sensitivity)
-
-
-def charge_rows(
-    session: PrivacySession,
-    name: str,
-    key: ReservationKey | None = None,
-    sensitivity: object = None,
-) -> None:
-    """Charge a session as `charge` does, where its rows are fixed: it goes on in any part."""
     charged = _charges(session)
+    for payer, number in () if in_any_part else charged:
+        payer.check_same_part(number)
     paid = {payer for payer, _ in charged}
     covered = {token for payer in paid for token in getattr(payer, "covers", ())}
     if covered:
@@ -556,15 +549,14 @@ def _one_search(
     payment: Payment, reservation: SearchReservation, charges: Charges
 ) -> Iterator[None]:
     """Let the parts draw on the reservation, once."""
+    key = tuple(reservation.covers), reservation.path, "search"
     for payer, number in charges:
         payer.check_same_part(number)
     if not reservation.begin():
         name = type(payment.caller).__name__
         raise refused(f"{name} {ENDED[:-1]}, and pay for it again.")
     try:
-        with _parts_draw_on(
-            payment.parts, reservation, tuple(reservation.covers), reservation.path, "search"
-        ):
+        with _parts_draw_on(payment.parts, reservation, *key):
             yield
     finally:
         reservation.end()

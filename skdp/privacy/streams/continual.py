@@ -404,20 +404,11 @@ class Stream:
 
     def answer(self) -> Answer:
         """Return the last release again, unchanged: it is public."""
-        window = self.schedule.window
-        return self._span(self.steps if window is None else min(window, self.steps))
-
-    def span(self, steps: int) -> Answer:
-        """Return the sum of the last `steps` steps, from nodes that are public already."""
-        window = self.schedule.window
-        if window is None or not 1 <= steps <= min(window, self.steps):
-            raise ValueError(f"'steps' must lie in the window and in the past. Got {steps!r}.")
-        return self._span(steps)
-
-    def _span(self, steps: int) -> Answer:
         if not self.steps:
             raise PrivacyError("nothing was released yet: close a step with open() first")
-        total, nodes = self._memory.total(self.steps - steps, self.steps)
+        window = self.schedule.window
+        start = 0 if window is None else max(0, self.steps - window)
+        total, nodes = self._memory.total(start, self.steps)
         if isinstance(self._memory, _SquareRoot):
             return self._grant.decoded(total, self.schedule.noise_factor(self.steps))
         return self._grant.decoded(total, float(np.sqrt(nodes)))

@@ -6,6 +6,7 @@ import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 
 import numpy as np
 import pytest
@@ -218,7 +219,8 @@ def test_a_fit_beside_a_ledger_that_cannot_be_charged_is_refused(monkeypatch):
     monkeypatch.setattr(routes, "around", lambda: ({}, {"elsewhere": LedgerFile("")}))
     session = new_session(observer=routes.Account())
     session.observer.charges.append((PrivacyLedger(3, 1e-5)._book, 0))  # before that one opened
-    for charged, *given in ((pca().fit, X), (routes.charge_rows, session, "Stream")):
+    stream = partial(routes.charge, session, "Stream", in_any_part=True)
+    for charged, *given in ((pca().fit, X), (stream,)):
         refuses(PrivacyError, "runs in another process than the PrivacyLedger", charged, *given)
     assert routes.handed_on(None) == ReservationKey(("elsewhere",))  # of a clone made here
 
