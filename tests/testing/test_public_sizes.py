@@ -49,6 +49,7 @@ OTHERS = {
     "64": "letters of a name",
     "_LEAST_SIGNAL": "a route by public numbers, asked for by name in other ways",
     "100": "rows of made data", "2000": "points of a fixed net",
+    "400": "eigenvectors of a matrix that was released",
     "1000": "columns of a public start", "MOST_NUMBERS": "a plan, which reads nothing private",
 }  # fmt: skip
 
