@@ -24,8 +24,9 @@ from skdp.solvers.columns import find_columns
 from skdp.solvers.median_search import lowest_level
 from skdp.solvers.postprocess import solve_normal_equations, steadied
 
-# Scales from the median at which targets may be cut.
-_CUTS = (2.0, 3.0, 4.5, 7.0, 10.0, 16.0, 32.0, 64.0)
+# Scales from the median at which targets may be cut; directions whose noise counts in a fit of all
+# columns, which shrinks what is below the noise.
+_CUTS, _DIRECTIONS = (2.0, 3.0, 4.5, 7.0, 10.0, 16.0, 32.0, 64.0), 12
 
 
 class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.LinearBase):
@@ -248,7 +249,8 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         rest -= tail_share
         left = _linear.left_for_model(shares, rest)
         part = max(left["regression_moments"], shares["target_bounds"]) / share
-        search = fit.d * columns.sums_noise(part), tail_share / fit.q, CLEAR
+        d = fit.d if fit.screened else min(fit.d, _DIRECTIONS)
+        search = d * columns.sums_noise(part), tail_share / fit.q, CLEAR
         radius = np.empty(fit.q)
         for i, spread in enumerate(columns.spread):
             far = fit.ask.target_distances(i, float(columns.center[i])).above
