@@ -130,8 +130,8 @@ def test_a_server_without_noise_or_with_a_seed_shows():
         message = other.update_matrix(DATA).state_message()
     assert coordinator().merge(message).release().privacy_spent_.seeded
     with pytest.warns(PrivacyWarning, match="no noise"):
-        message = server(math.inf).state_message()
-    spent = server(1.0).merge(message).release().privacy_spent_
+        message, same = (server(math.inf).state_message() for _ in range(2))
+    spent = server(1.0).merge(message).merge(same).release().privacy_spent_
     assert spent.epsilon == math.inf
     assert "NOT PRIVATE" in spent.statement()
 
@@ -229,6 +229,23 @@ def test_states_of_overlapping_rows_count_together():
         model.release()  # it claimed the mu of the last message alone
 
 
+@pytest.mark.parametrize(
+    "first", [server, lambda **rows: coordinator(**rows).merge(server(**rows))]
+)
+def test_a_second_release_tells_of_the_first(first):
+    """Of its own state, and of a merged one; what is merged again counts once."""
+    model, message = first(**ROWS).release(), server(**ROWS).state_message()
+    one, lines = model.privacy_spent_.mu, len(model.releases_)
+    for _ in range(2):
+        model.merge(message).release()
+        assert model.privacy_spent_.mu == pytest.approx(math.sqrt(2) * one)
+        assert len(model.releases_) == 2 * lines
+    for copy in (pickle.loads(pickle.dumps(model)), model.public_copy()):
+        refuses(PrivacyError, "Use sklearn.base.clone", copy.merge, message)
+    with pytest.raises(ValueError, match="protect different things"):
+        model.set_params(privacy_unit="entry").merge(message)
+
+
 @pytest.mark.parametrize("claim", ["a share", "no receipt", "no line"])
 def test_a_message_without_a_receipt_of_its_noise_is_refused(claim):
     """Else it would count as nothing spent, or a part of the noise as all of it."""
@@ -288,6 +305,9 @@ def test_too_few_shares_are_refused_before_they_are_closed():
     refuses(PrivacyError, "too little noise", secure, servers=alone)
     assert alone[0]._state.running is not None
     refuses(ValueError, "at least one server", secure, servers=[])
+    refuses(ValueError, "int64", coordinator().merge_secure, shares(), lambda parts: 1.0 * parts[0])
+    one, total = (secure(count=count)._state.received[0].variances for count in (2, 3))
+    assert total == [1.5 * variance for variance in one]  # a third part of two halves
 
 
 def test_a_secure_sum_of_whole_noises_is_refused():
@@ -310,6 +330,9 @@ def test_the_aggregate_of_local_reports_has_the_receipt_of_the_reports():
     longer = replace(longer, noise_scale=reports[0].noise_scale)  # of a clip norm that fits
     for unlike in ([*reports, longer], [longer, *reports]):
         assert LocalAggregator(1).add(unlike).privacy_spent_ == longer.privacy_spent
+    many = [replace(reports[0], values=10 * reports[0].noise_scale * np.ones(3))] * 3
+    found = LocalAggregator(1).add(many).explained_variance_
+    assert found == pytest.approx(299 * reports[0].noise_scale ** 2)
     with pytest.raises(ValueError, match="no report"):
         LocalAggregator(1).privacy_spent_  # noqa: B018
 

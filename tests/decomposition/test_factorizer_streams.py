@@ -308,6 +308,8 @@ def test_a_ledger_refuses_random_sketches_that_are_shared(part, late):
     first = two_sketches(sensitivity_mode="oblivious")
     first = first.for_server(**part) if part else first
     second = first.for_server()
+    assert (first._state.running is None) == bool(part)
+    assert second._state.source is first._state.source
     if late:
         second.update([0], [0], [0.0])
 
@@ -386,6 +388,7 @@ def test_a_stream_draws_its_sketches_once():
 @pytest.mark.parametrize("released", [False, True])
 def test_other_sketches_than_those_paid_for_are_refused(released, tmp_path, monkeypatch):
     """Another LAPACK may turn the columns of an isometry; its norms were never checked."""
+    side = 20 if released else 30  # that of the right sketch, or of the left one
     model = two_sketches(max_releases=3, sketch="isometry").update([0], [0], [1.0])
     model.checkpoint(tmp_path / "stream")
     if released:
@@ -401,7 +404,9 @@ def test_other_sketches_than_those_paid_for_are_refused(released, tmp_path, monk
 
     real = np.linalg.qr
     with monkeypatch.context() as patch:
-        patch.setattr(np.linalg, "qr", lambda A: tuple(-part for part in real(A)))
+        patch.setattr(
+            np.linalg, "qr", lambda A: [part if len(A) != side else -part for part in real(A)]
+        )
         refuses(PrivacyError, "drawn again", go_on)
     go_on()
 
@@ -412,3 +417,8 @@ def test_servers_do_not_share_a_seed():
     with pytest.warns(PrivacyWarning):
         first.update([0], [0], [1.0])
     refuses(ValueError, "random_state=None", first.for_server)
+    refuses(ValueError, "row_offset", two_sketches().for_server, row_offset=-1)
+    whole = two_sketches().for_server(sketch_seed=1).update([0], [0], [1.0])
+    stream = two_sketches(max_releases=2)
+    for model, server in ((stream, whole), (whole, stream)):
+        refuses(PrivacyError, "secure opens a state once", model.merge_secure, [server], None)

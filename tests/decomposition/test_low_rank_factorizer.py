@@ -196,6 +196,7 @@ def test_rows_arrive_in_blocks():
     model.release()
     assert np.linalg.norm(A - model.reconstruct()) < 0.9 * np.linalg.norm(A)
     model = DPLowRankFactorizer(2, matrix_shape=(60, 40), **params)
+    refuses(ValueError, "must have 40 columns", model.partial_fit, A[:1, :3])
     for update in (lambda: model.update([0], [0], [1.0]), lambda: model.update_matrix(A)):
         refuses(ValueError, "use partial_fit", update)
 
@@ -223,6 +224,7 @@ def test_updates_beyond_the_bounds_count_as_the_bound():
 def test_bad_updates(rows, columns, deltas, message):
     model = DPLowRankFactorizer(2, method="dense", **STREAM)
     refuses(ValueError, message, model.update, rows, columns, deltas)
+    refuses(ValueError, "D must have the shape", model.update_matrix, np.ones((2, 2)))
     assert model._state.running is None  # nothing was paid
 
 
@@ -331,7 +333,12 @@ def test_states_that_do_not_match_are_refused():
         refuses(ValueError, "damaged", model.merge, bad)
     gap = server_of(**params).merge(good).merge(message(row_offset=60))
     refuses(ValueError, "rows 30 to 59", gap.release)
+    refuses(ValueError, "shapes", gap.merge, message(row_offset=60, matrix_shape=(20, 50)))
     assert gap.merge(message(row_offset=30)).release().left_singular_vectors_.shape == (90, 2)
+    refuses(ValueError, "other sketches", server_of(**params, sketch_seed=8).merge(good).release)
+    flat = server_of(**params, method="dense").merge(message(method="dense"))
+    narrow = message(method="dense", row_offset=30, matrix_shape=(30, 49))
+    refuses(ValueError, "shapes", flat.merge, narrow)
 
 
 def test_a_share_of_the_noise_is_never_shown():
@@ -366,7 +373,9 @@ def test_local_reports_of_a_sketch_pay_its_exact_norm():
     assert part.values.shape == (10,)
     assert whole.noise_scale * mu_from_epsilon_delta(1.0, 1e-6) == pytest.approx(2.0, rel=1e-3)
     assert part.noise_scale == pytest.approx(2.0 * whole.noise_scale, rel=0.02)  # sqrt(40 / 10)
-    refuses(ValueError, "cannot be mixed", LocalAggregator(1).add, [whole, part])
+    other = randomize_row(row, sketch_size=10, sketch_seed=2, **options)
+    for unlike in (whole, other):
+        refuses(ValueError, "cannot be mixed", LocalAggregator(1).add, [part, unlike])
     refuses(ValueError, "come together", randomize_row, row, sketch_size=10, **options)
     refuses(ValueError, "one row", randomize_row, np.ones((2, 3)), **options)
     refuses(ValueError, "masked", randomize_row, np.ma.masked_equal([1.0, 9.0], 9), **options)
