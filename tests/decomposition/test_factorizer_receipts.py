@@ -211,16 +211,17 @@ def test_a_share_counts_with_the_shares_that_it_was_opened_with():
     assert model.privacy_spent_.mu == pytest.approx(math.hypot(3, 2) * mu)
 
 
-def test_states_of_overlapping_rows_count_together():
+@pytest.mark.parametrize(("start", "states"), [(0, 4), (10, 3)])
+def test_states_of_overlapping_rows_count_together(start, states):
     """Rows 10 to 20 lie in the state that was sent and in messages that begin at 10 and 20."""
     halves = {"matrix_shape": (10, 12), "data": DATA[:10]}
-    model = server(1.0, **ROWS | {"matrix_shape": (21, 12)})
+    model = server(1.0, row_offset=start, **ROWS | halves | {"matrix_shape": (21 - start, 12)})
     model.state_message()
     one = model.privacy_spent_.mu
     for first in (0, 10, 20):
         model.merge(server(1.0, row_offset=first, **ROWS | halves).state_message())
     model.release()
-    assert model.privacy_spent_.mu == pytest.approx(2 * one)
+    assert model.privacy_spent_.mu == pytest.approx(math.sqrt(states) * one)
     model = server(0.5, **ROWS)
     model.state_message()
     model.merge(server(0.5, **ROWS | halves).state_message())
@@ -240,6 +241,8 @@ def test_a_second_release_tells_of_the_first(first):
         model.merge(message).release()
         assert model.privacy_spent_.mu == pytest.approx(math.sqrt(2) * one)
         assert len(model.releases_) == 2 * lines
+    sent = server(**ROWS)
+    assert sent.merge(sent.state_message()).release().privacy_spent_.mu == one  # nothing twice
     for copy in (pickle.loads(pickle.dumps(model)), model.public_copy()):
         refuses(PrivacyError, "Use sklearn.base.clone", copy.merge, message)
     with pytest.raises(ValueError, match="protect different things"):
@@ -305,6 +308,8 @@ def test_too_few_shares_are_refused_before_they_are_closed():
     refuses(PrivacyError, "too little noise", secure, servers=alone)
     assert alone[0]._state.running is not None
     refuses(ValueError, "at least one server", secure, servers=[])
+    apart = [*shares(1), server(n_honest_servers=2, row_offset=20)]
+    refuses(ValueError, "equal steps and shapes", secure, servers=apart)
     refuses(ValueError, "int64", coordinator().merge_secure, shares(), lambda parts: 1.0 * parts[0])
     one, total = (secure(count=count)._state.received[0].variances for count in (2, 3))
     assert total == [1.5 * variance for variance in one]  # a third part of two halves

@@ -378,6 +378,8 @@ def test_local_reports_of_a_sketch_pay_its_exact_norm():
         refuses(ValueError, "cannot be mixed", LocalAggregator(1).add, [part, unlike])
     refuses(ValueError, "come together", randomize_row, row, sketch_size=10, **options)
     refuses(ValueError, "one row", randomize_row, np.ones((2, 3)), **options)
+    for norm in (0.0, math.inf, math.nan):
+        refuses(ValueError, "clip_norm", randomize_row, row, **options | {"clip_norm": norm})
     refuses(ValueError, "masked", randomize_row, np.ma.masked_equal([1.0, 9.0], 9), **options)
     with pytest.raises(ValueError, match="no report"):
         LocalAggregator(1).components_  # noqa: B018
