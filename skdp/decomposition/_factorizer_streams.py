@@ -308,11 +308,10 @@ class FactorizerStreams(StreamingMixin):
         self._refuse_servers("A message to another server")
         running = self._running()
         noisy = states.opened(running)
-        self._keep(running=None)
-        self._close_session(running.session, {})
         name = noisy.fingerprint() if running.server.n_honest_servers is None else None
         header = replace(noisy, arrays=[], receipts=list(receipts) or noisy.receipts)
-        self._keep(released=(*self._state.released, (name, header)))
+        self._keep(running=None, released=((name, header),))  # nothing was released before
+        self._close_session(running.session, {})
         return noisy
 
     def _check_message(self, message):

@@ -206,6 +206,7 @@ def test_a_share_counts_with_the_shares_that_it_was_opened_with():
     whole, share = (s._state.running.session.draws for s in (server(**ROWS), model))
     assert whole < share  # all parts are drawn for it
     secure(coordinator(**ROWS), [model, *others])
+    assert model._state.released[0][0] is None  # a part of the noise has no fingerprint
     mu = model.privacy_spent_.mu
     secure(model, shares(2, **ROWS)).release()
     assert model.privacy_spent_.mu == pytest.approx(math.hypot(3, 2) * mu)
@@ -308,11 +309,21 @@ def test_too_few_shares_are_refused_before_they_are_closed():
     refuses(PrivacyError, "too little noise", secure, servers=alone)
     assert alone[0]._state.running is not None
     refuses(ValueError, "at least one server", secure, servers=[])
-    apart = [*shares(1), server(n_honest_servers=2, row_offset=20)]
-    refuses(ValueError, "equal steps and shapes", secure, servers=apart)
+    half = {"matrix_shape": (10, 12), "data": DATA[:10]}
+    for unlike, what in (
+        ({"row_offset": 20}, "equal steps"), ({"epsilon": 0.5}, "equal steps"), (half, "cannot be"),
+        ({"n_honest_servers": 20}, "n_honest_servers"),  # a twentieth part of the noise
+    ):  # fmt: skip
+        servers = [*shares(1), server(**{"n_honest_servers": 2} | unlike)]
+        refuses(ValueError, what, secure, servers=servers)
+        assert servers[0]._state.running is not None
     refuses(ValueError, "int64", coordinator().merge_secure, shares(), lambda parts: 1.0 * parts[0])
     one, total = (secure(count=count)._state.received[0].variances for count in (2, 3))
     assert total == [1.5 * variance for variance in one]  # a third part of two halves
+    assert len(secure(secure())._state.received) == 2
+    servers, model = shares(), coordinator().merge(server())
+    refuses(ValueError, "n_honest_servers", secure, model, servers)
+    assert servers[0]._state.running is not None
 
 
 def test_a_secure_sum_of_whole_noises_is_refused():
@@ -332,9 +343,11 @@ def test_the_aggregate_of_local_reports_has_the_receipt_of_the_reports():
         seeded = randomize_row(rows[0], clip_norm=1.0, epsilon=2.0, delta=1e-6, random_state=0)
     assert LocalAggregator(1).add([*reports, seeded]).privacy_spent_.seeded
     longer = randomize_row(rows[0], clip_norm=2.0, epsilon=4.0, delta=1e-6)
-    longer = replace(longer, noise_scale=reports[0].noise_scale)  # of a clip norm that fits
-    for unlike in ([*reports, longer], [longer, *reports]):
-        assert LocalAggregator(1).add(unlike).privacy_spent_ == longer.privacy_spent
+    likely = randomize_row(rows[0], clip_norm=1.0, epsilon=1.9, delta=1e-5)
+    for worst in (longer, likely):
+        worst = replace(worst, noise_scale=reports[0].noise_scale)  # of a clip norm that fits
+        for unlike in ([*reports, worst], [worst, *reports]):
+            assert LocalAggregator(1).add(unlike).privacy_spent_ == worst.privacy_spent
     many = [replace(reports[0], values=10 * reports[0].noise_scale * np.ones(3))] * 3
     found = LocalAggregator(1).add(many).explained_variance_
     assert found == pytest.approx(299 * reports[0].noise_scale ** 2)

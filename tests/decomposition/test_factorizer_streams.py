@@ -370,6 +370,12 @@ def test_a_release_that_lacks_a_server_may_be_repeated():
     first = two_sketches(matrix_shape=(5, 20), sketch_size=(5, 5)).update([0], [0], [1.0])
     later = first.for_server(matrix_shape=(10, 20), row_offset=5).update([0], [0], [1.0])
     refuses(ValueError, "one server each", later.release)
+    left, below = (model._state.running.maps[1].left.matrix for model in (first, later))
+    assert not np.array_equal(left, below[:5])
+    other = two_sketches(matrix_shape=(5, 20), sketch_size=(4, 5))
+    other = other.for_server(sketch_seed=0).update([0], [0], [1.0])
+    refuses(ValueError, "different digest", other.merge(first.for_server().state_message()).release)
+    assert other._state.running is not None
     later.merge(first).release()
     assert later.left_singular_vectors_.shape == (15, 1)
 
@@ -418,7 +424,8 @@ def test_servers_do_not_share_a_seed():
         first.update([0], [0], [1.0])
     refuses(ValueError, "random_state=None", first.for_server)
     refuses(ValueError, "row_offset", two_sketches().for_server, row_offset=-1)
-    whole = two_sketches().for_server(sketch_seed=1).update([0], [0], [1.0])
+    whole = two_sketches().update([0], [0], [1.0]).for_server(sketch_seed=1)
+    assert whole._state.source is None  # the sketches are those of the seed
     stream = two_sketches(max_releases=2)
     for model, server in ((stream, whole), (whole, stream)):
         refuses(PrivacyError, "secure opens a state once", model.merge_secure, [server], None)

@@ -15,7 +15,7 @@ from sklearn.decomposition import TruncatedSVD
 from skdp import DPLowRankFactorizer, PrivacyLedger
 from skdp.answer import Answer
 from skdp.decomposition import LocalAggregator, LocalRowRandomizer, randomize_row
-from skdp.exceptions import PrivacyError, UtilityWarning
+from skdp.exceptions import PrivacyError, PrivacyWarning, UtilityWarning
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.solvers.sketching import factorize
 from skdp.testing import record_transcript
@@ -247,6 +247,20 @@ def test_worst_case_pays_the_spectral_norm(kind):
     assert model.releases_[0].sensitivity >= math.sqrt(80 / 10) * 0.95
 
 
+@pytest.mark.parametrize("mode", ["random", "oblivious", "worst_case"])
+def test_the_kind_of_a_budget_is_known_before_a_fit(mode):
+    """Else a search would add up random sketches as independent Gaussian noise."""
+    model = DPLowRankFactorizer(
+        1, method="two_sketch", sketch_size=4, sensitivity_mode=mode, privacy_unit="entry"
+    )
+    assert not model._offers_pure_dp()
+    model.fit(np.ones((9, 8)))
+    kind = model.privacy_spent_.losses[0].kind
+    assert model._budget_kinds() == (kind,)
+    whole = clone(model).set_params(method="auto")
+    assert whole._offers_pure_dp() and set(whole._budget_kinds()) == {"pure", kind}
+
+
 @pytest.mark.thorough
 def test_a_ledger_adds_up_sketches():
     A = low_rank(60, 50, 2)
@@ -309,6 +323,8 @@ def test_a_secret_sketch_is_shared_inside_one_process():
         model._state.running.group.accumulators["right_sketch"]._state for model in (first, second)
     ]
     assert not np.array_equal(*noise)  # the noise is its own
+    draws = [model._state.running.session.draws for model in (first, second)]
+    assert draws[0] == draws[1] > sum(part.size for part in noise[0])  # coins of sketches count
     model = first.merge(second).release()
     assert ratio(model, A) < 2.2
     assert second.privacy_spent_.epsilon <= 1.0
@@ -373,14 +389,20 @@ def test_local_reports_of_a_sketch_pay_its_exact_norm():
     assert part.values.shape == (10,)
     assert whole.noise_scale * mu_from_epsilon_delta(1.0, 1e-6) == pytest.approx(2.0, rel=1e-3)
     assert part.noise_scale == pytest.approx(2.0 * whole.noise_scale, rel=0.02)  # sqrt(40 / 10)
-    other = randomize_row(row, sketch_size=10, sketch_seed=2, **options)
-    for unlike in (whole, other):
-        refuses(ValueError, "cannot be mixed", LocalAggregator(1).add, [part, unlike])
+    for unlike in ({"sketch_seed": 2}, {"epsilon": 2.0}):
+        other = randomize_row(row, **{"sketch_size": 10, "sketch_seed": 1, **options} | unlike)
+        refuses(ValueError, "cannot be mixed", LocalAggregator(1).add(part).add, other)
+    refuses(ValueError, "cannot be mixed", LocalAggregator(1).add, [whole, part])
     refuses(ValueError, "come together", randomize_row, row, sketch_size=10, **options)
     refuses(ValueError, "one row", randomize_row, np.ones((2, 3)), **options)
-    for norm in (0.0, math.inf, math.nan):
-        refuses(ValueError, "clip_norm", randomize_row, row, **options | {"clip_norm": norm})
+    for bad in (*({"clip_norm": norm} for norm in (0.0, math.inf, math.nan)),
+                {"sketch_size": 0, "sketch_seed": 1}, {"sketch_seed": -1, "sketch_size": 1}):  # fmt: skip
+        refuses(ValueError, next(iter(bad)), randomize_row, row, **options | bad)
     refuses(ValueError, "masked", randomize_row, np.ma.masked_equal([1.0, 9.0], 9), **options)
+    sketched = {"sketch_size": 10, "sketch_seed": 1, "clip_norm": 1.0, "delta": 1e-6}
+    with pytest.warns(PrivacyWarning, match="no noise"):
+        exact = [randomize_row(row, epsilon=math.inf, **sketched).values for _ in range(2)]
+    assert np.array_equal(*exact)  # one public sketch
     with pytest.raises(ValueError, match="no report"):
         LocalAggregator(1).components_  # noqa: B018
 
