@@ -396,7 +396,8 @@ def test_local_reports_of_a_sketch_pay_its_exact_norm():
     refuses(ValueError, "come together", randomize_row, row, sketch_size=10, **options)
     refuses(ValueError, "one row", randomize_row, np.ones((2, 3)), **options)
     for bad in (*({"clip_norm": norm} for norm in (0.0, math.inf, math.nan)),
-                {"sketch_size": 0, "sketch_seed": 1}, {"sketch_seed": -1, "sketch_size": 1}):  # fmt: skip
+                {"sketch_size": 0, "sketch_seed": 1},
+                {"sketch_seed": -1, "sketch_size": 1}):  # fmt: skip
         refuses(ValueError, next(iter(bad)), randomize_row, row, **options | bad)
     refuses(ValueError, "masked", randomize_row, np.ma.masked_equal([1.0, 9.0], 9), **options)
     sketched = {"sketch_size": 10, "sketch_seed": 1, "clip_norm": 1.0, "delta": 1e-6}
