@@ -90,11 +90,11 @@ OF_REPLACE = pca(adjacency="replace")
 PIPE = Pipeline([("a", OF_REPLACE), ("ab", skdp.DPTraceRegressor(1, adjacency="replace"))])
 FIT, SCORE = mu_of(0.5) ** 2, mu_of(0.3) ** 2
 DRAWN = {"n_components": [1, 2], "clip_norm": [1.0, 2.0]}
-SIZES = [mu_of(epsilon) ** 2 for epsilon in (0.1, 0.2, 2.0)]
+SIZES = [mu_of(epsilon) ** 2 for epsilon in (0.1, 2.0, 0.2)]
 # (what is searched, mu**2 of all its fits and scores)
 TOTALS = {
     "a refit costs what the dearest candidate does": (
-        GridSearchCV(OF_REPLACE, {"epsilon": [0.1, 0.2, 2.0]}, cv=KFold(5)),
+        GridSearchCV(OF_REPLACE, {"epsilon": [0.1, 2.0, 0.2]}, cv=KFold(5)),
         4 * sum(SIZES) + max(SIZES),
     ),
     "parts of a pipeline": (
@@ -135,6 +135,8 @@ def test_fits_and_scores_add_up(what):
     cost = search_cost(search, 90)
     assert cost.mu**2 == pytest.approx(total)
     assert cost.exact_scores == ("score" not in what)
+    if "training" in what:
+        assert len(cost.fits) == 3 * 4 * (1 + 2)  # each fit, and its scores of both sets
     assert ("{'epsilon': 2.0}" in str(cost)) == ("dearest" in what)
     assert "epsilon=" in repr(cost)
 
@@ -143,7 +145,8 @@ def test_fits_and_scores_add_up(what):
 def test_a_huge_epsilon_is_counted_as_it_is_spent():
     """Whether it is split into copies: not that of a stream, nor any inside a ledger."""
     stream, inside = skdp.DPIncrementalPCA(2, epsilon=60.0), skdp.DPPCA(2, epsilon=60.0)
-    assert stream.fit(X).privacy_spent_.losses == planned_fit(stream).losses
+    for model in (stream, clone(inside)):
+        assert model.fit(X).privacy_spent_.losses == planned_fit(model).losses
     with skdp.PrivacyLedger(1e4, 0.5):
         assert inside.fit(X).privacy_spent_.losses == planned_fit(inside).losses
 
@@ -220,6 +223,11 @@ REFUSED = [
         "depend on the data of others",
     ),
     (GridSearchCV(pca(), {"adjacency": ["add_remove", "replace"]}), None, "do not add up"),
+    (
+        GridSearchCV(skdp.DPTruncatedSVD(1, privacy_unit="spectral"), {"unit_bound": [1.0, 2.0]}),
+        None,
+        "do not add up",
+    ),
     (RandomizedSearchCV(pca(), {"epsilon": [1, 2]}, n_iter=1), None, "random_state"),
     (HalvingGridSearchCV(pca(), {"n_components": [1]}), None, "decides by exact scores"),
 ]  # fmt: skip

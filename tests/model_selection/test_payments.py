@@ -391,6 +391,10 @@ def test_a_composition_opens_its_parts_to_itself_alone():
         meta.set_params(a=make_pipeline(BaggingRegressor(part)))
         refuses(PrivacyError, "cannot be counted", meta.fit, X, Y)
         ledger._refused.clear()
+        several = type("Several", (MultiOutputRegressor,), {})(part)  # a subclass may do anything
+        for many in (several, VotingRegressor([("a", BaggingRegressor(part)), ("b", part)])):
+            with pytest.raises(PrivacyError, match="cannot be counted"), ledger.charge(many):
+                raise AssertionError
     assert len(ledger.entries) == 1
 
 

@@ -42,6 +42,7 @@ from skdp import (
 )
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.model_selection import DPGridSearchCV, make_private_scorer, with_budget
+from skdp.model_selection._cost import planned_fit, set_budget
 from skdp.preprocessing import DPStandardScaler, RowClipper
 from skdp.testing import FitData, seeded_entropy, transcript_audit
 from tools.outcomes import refuses
@@ -119,6 +120,10 @@ PIPES = {
     "nested": (
         make_pipeline(make_pipeline(StandardScaler(), RowClipper()), DPRidge()),
         [("pipeline__standardscaler", NOT)],
+    ),
+    "predictions handed on": (
+        make_pipeline(RowClipper(), VotingRegressor([("a", DPRidge())]), DPRidge()),
+        [("Pipeline", NOT)],
     ),
     "nested, stored": (
         make_pipeline(Pipeline([("clip", RowClipper())], memory="cache"), DPRidge()),
@@ -528,6 +533,9 @@ def test_one_budget_for_all_steps(weights):
     assert [step.epsilon for _, step in pipe.steps] == list(weights)  # a clone has the budget
     given = [step.epsilon for _, step in model.steps]
     assert given == sorted(given) and math.fsum(given) > 1.4
+    before, now = ([planned_fit(step).losses[0].value for _, step in each.steps]
+                   for each in (pipe, model))  # fmt: skip
+    assert np.ptp(np.divide(now, before)) < 1e-9  # in proportion
     assert "spent (epsilon" not in str(check_pipeline(model))
     with PrivacyLedger(epsilon=1.0) as ledger:
         model.fit(X, y)
@@ -544,3 +552,6 @@ def test_one_budget_refuses_what_it_cannot_count():
     refuses(PrivacyError, "may spend otherwise", with_budget, DPTruncatedSVD(privacy_unit="entry"))
     refuses(PrivacyError, "adds up pure fits", with_budget, DPRidge(), delta=0.0)
     assert with_budget(DPRidge(), epsilon=0.5).epsilon == pytest.approx(0.5, rel=1e-3)
+    parts = [DPTruncatedSVD(privacy_unit="entry", epsilon=epsilon, delta=0.0) for epsilon in (1, 3)]
+    set_budget(parts, "pure", 2.0, 0.0)
+    assert [part.epsilon for part in parts] == pytest.approx([0.5, 1.5])

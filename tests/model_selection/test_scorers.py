@@ -188,7 +188,8 @@ def test_users_need_groups_and_norms_have_no_score():
     refuses(ValueError, "groups", scorer, Constant(), X, Y)
     rows = np.column_stack([np.arange(len(X)) % 50, X])
     personal = DPPersonalizedRegressor(1, group_column=0).fit(rows, Y)
-    refuses(PrivacyError, "public_copy", SQUARED, personal, rows, Y)
+    for model in (personal, make_pipeline(personal)):
+        refuses(PrivacyError, "public_copy", SQUARED, model, rows, Y)
     assert -1 <= SQUARED(personal.public_copy(), rows, Y) <= 0
     assert -1 <= scorer(Constant(), X, Y, groups=np.arange(len(X)) % 50) <= 0
     assert isinstance(scorer, PrivateScorer)
