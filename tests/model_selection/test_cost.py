@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import (
     GridSearchCV,
     GroupKFold,
+    GroupShuffleSplit,
     HalvingGridSearchCV,
     KFold,
     LeaveOneGroupOut,
@@ -28,7 +29,13 @@ from sklearn.pipeline import Pipeline, make_pipeline
 import skdp
 from skdp.exceptions import PrivacyWarning
 from skdp.graph import DPSpectralEmbedding
-from skdp.model_selection import DPGridSearchCV, IndependentKFold, WithinGroupKFold, search_cost
+from skdp.model_selection import (
+    DPGridSearchCV,
+    IndependentKFold,
+    WithinGroupKFold,
+    make_private_scorer,
+    search_cost,
+)
 from skdp.model_selection._cost import planned_fit
 from skdp.model_selection._splitters import held_by
 from skdp.privacy.accounting.losses import (
@@ -208,19 +215,24 @@ def test_users():
 # -- refusals ------------------------------------------------------------------------------------
 
 CLASSIFIER = skdp.DPPersonalizedClassifier(1, classes=[0, 1])
+OF_LABELS = make_private_scorer(
+    "squared_error", (0.0, 1.0), adjacency="replace", privacy_unit="label"
+)
 REFUSED = [
     (grid(KFold(4), scoring=SCORER), None, "the two do not add up"),
+    (grid(KFold(4), scoring=OF_LABELS), None, "the two do not add up"),
     (grid(KFold(4), pca()), None, "adding one row changes the folds"),
     (grid(ShuffleSplit(4), pca()), None, "adding one row changes the folds"),
     (grid(StratifiedKFold(4)), None, "depend on the data of others"),
     (grid(iter([(np.arange(9), np.arange(9))])), None, "other sets each time"),
     (grid(GroupKFold(4)), USERS, "depend on the data of others"),
     (grid(WithinGroupKFold(4)), USERS, "depend on the data of others"),
+    (grid(type("Sorted", (KFold,), {})(4)), None, "depend on the data of others"),
     (GridSearchCV(CLASSIFIER, {"n_components": [1]}, cv=3), USERS, "StratifiedKFold"),
-    (
-        GridSearchCV(skdp.DPPersonalizedRegressor(1, adjacency="replace"), {}, cv=GroupKFold(3)),
-        USERS,
-        "depend on the data of others",
+    *(
+        (GridSearchCV(skdp.DPPersonalizedRegressor(1, adjacency="replace"), {}, cv=cv), USERS,
+         "depend on the data of others")
+        for cv in (GroupKFold(3), KFold(3))
     ),
     (GridSearchCV(pca(), {"adjacency": ["add_remove", "replace"]}), None, "do not add up"),
     (
@@ -307,6 +319,17 @@ def test_a_change_of_some_norm_has_parts_in_all_folds(unit):
     if unit != "edge":
         svd = skdp.DPTruncatedSVD(1, privacy_unit=unit, unit_bound=2.0, epsilon=0.5)
         assert search_cost(grid(IndependentKFold(4), svd), 90).held == 4
+
+
+def test_a_unit_is_counted_where_most_sets_hold_it():
+    for cv, held in (
+        (LeaveOneOut(), (8, 1)), (TimeSeriesSplit(4), (4, 1)),
+        (RepeatedKFold(n_splits=3, n_repeats=2), (4, 2)),
+    ):  # fmt: skip
+        assert held_by(cv, 9, None, "row", "replace") == held
+    drawn = GroupShuffleSplit(4, test_size=1, train_size=1, random_state=None)
+    assert held_by(drawn, 9, np.arange(9), "label", "replace") == (4, 4)
+    assert held_by(GroupKFold(3), 9, np.arange(9), "label", "replace") == (2, 1)
 
 
 def test_folds_of_a_known_seed_move_with_a_row_in_front():

@@ -44,6 +44,9 @@ from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.model_selection import DPGridSearchCV, make_private_scorer, with_budget
 from skdp.model_selection._cost import planned_fit, set_budget
 from skdp.preprocessing import DPStandardScaler, RowClipper
+from skdp.privacy.accounting.losses import compose
+from skdp.privacy.accounting.receipts import PrivacySpent
+from skdp.privacy.gate.bounds import SAMPLER_DISTANCE
 from skdp.testing import FitData, seeded_entropy, transcript_audit
 from tools.outcomes import refuses
 
@@ -113,6 +116,12 @@ PIPES = {
     "scaler from public data": (
         make_pipeline(FrozenEstimator(StandardScaler().fit(np.eye(3))), DPPCA(2), DPRidge()),
         [("frozenestimator", NOT)],
+    ),
+    "a search of a second grid": (
+        DPGridSearchCV(
+            make_pipeline(RowClipper(), DPRidge()), [{}, {"rowclipper": [StandardScaler()]}], SCORER
+        ),
+        [("DPGridSearchCV__rowclipper", NOT)],
     ),
     "rows on disk": (
         make_pipeline(RowClipper(), DPPCA(2), DPRidge(), memory="cache"), [("Pipeline", NOT)],
@@ -551,6 +560,14 @@ def test_one_budget_refuses_what_it_cannot_count():
     refuses(PrivacyError, "verified", with_budget, make_pipeline(StandardScaler(), DPRidge()))
     refuses(PrivacyError, "may spend otherwise", with_budget, DPTruncatedSVD(privacy_unit="entry"))
     refuses(PrivacyError, "adds up pure fits", with_budget, DPRidge(), delta=0.0)
+    refuses(PrivacyError, "may spend otherwise", with_budget, DPGridSearchCV(DPRidge(), {}, SCORER))
+    delta = 100 * SAMPLER_DISTANCE  # of which three samplers' errors take a part that counts
+    steps = with_budget(make_pipeline(DPStandardScaler(), DPPCA(), DPRidge()), delta=delta)
+    losses = [loss for step in steps for loss in planned_fit(step).losses]
+    spent = PrivacySpent(
+        1.0, delta, compose(losses), "add_remove", "row", False, 3 * SAMPLER_DISTANCE
+    )
+    assert 0.99 < spent.epsilon_at(delta) <= 1.0
     assert with_budget(DPRidge(), epsilon=0.5).epsilon == pytest.approx(0.5, rel=1e-3)
     parts = [DPTruncatedSVD(privacy_unit="entry", epsilon=epsilon, delta=0.0) for epsilon in (1, 3)]
     set_budget(parts, "pure", 2.0, 0.0)
