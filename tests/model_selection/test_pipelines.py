@@ -17,6 +17,7 @@ from sklearn.ensemble import (
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
 from sklearn.feature_selection import SelectKBest
 from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.multioutput import MultiOutputRegressor
@@ -122,6 +123,16 @@ PIPES = {
             make_pipeline(RowClipper(), DPRidge()), [{}, {"rowclipper": [StandardScaler()]}], SCORER
         ),
         [("DPGridSearchCV__rowclipper", NOT)],
+    ),
+    "gaps that no column is left of": (
+        make_pipeline(SimpleImputer(strategy="constant"), DPRidge()), [("simpleimputer", NOT)],
+    ),
+    "users of a column that a step takes out": (
+        make_pipeline(
+            DPPCA(2, privacy_unit="group", group_column=0),
+            DPRidge(privacy_unit="group", group_column=0),
+        ),
+        [("dpridge", "unit")],
     ),
     "rows on disk": (
         make_pipeline(RowClipper(), DPPCA(2), DPRidge(), memory="cache"), [("Pipeline", NOT)],
@@ -561,6 +572,7 @@ def test_one_budget_refuses_what_it_cannot_count():
     refuses(PrivacyError, "may spend otherwise", with_budget, DPTruncatedSVD(privacy_unit="entry"))
     refuses(PrivacyError, "adds up pure fits", with_budget, DPRidge(), delta=0.0)
     refuses(PrivacyError, "may spend otherwise", with_budget, DPGridSearchCV(DPRidge(), {}, SCORER))
+    refuses(PrivacyError, "needs? verified", with_budget, make_pipeline(RowClipper()))
     delta = 100 * SAMPLER_DISTANCE  # of which three samplers' errors take a part that counts
     steps = with_budget(make_pipeline(DPStandardScaler(), DPPCA(), DPRidge()), delta=delta)
     losses = [loss for step in steps for loss in planned_fit(step).losses]

@@ -259,6 +259,7 @@ def test_scores_for_the_exponential_mechanism():
             assert max(lengths) >= 0.95 * 2**32
     far = [9.0, -9.0]  # beyond what a score may be
     beyond = query_of(users).scores("s", lambda batch: np.tile(far, (batch.shape[0], 1)), 2)
+    assert beyond.answer(0.3).max() * 0.3 <= len(users)  # whole steps below a score of 1
     assert 0 <= beyond.answer(step).min() <= beyond.answer(step).max() <= len(users) * 2**32
 
 
@@ -277,6 +278,17 @@ def test_containers_and_dtypes_agree(container, rng):
     users = (UserRows(A, y, codes, True) for A in (X.astype(float), container(X)))
     queries = (UserQuery(each, adjacency="add_remove") for each in users)
     assert np.array_equal(*(bounded("votes", query).answer(1e-9) for query in queries))
+
+
+def test_nobody_hears_of_what_a_user_divides_by(rng, recwarn):
+    """Floating-point warnings of the rows of one user, in all that is asked of users."""
+    warnings.simplefilter("always")
+    query = query_of([(rng.standard_normal((2, D)), np.zeros((2, 1)))])
+    local = lambda batch: np.log(-1.0 - batch.X[:, 0] ** 2)  # noqa: E731  invalid
+    query.sums("s", local, (((D,), 1.0),)).answer(1e-6)
+    query.numbers("n", lambda batch: local(batch)[:, 0]).kept_below(1.0).answer(1e-6)
+    list(query.cached_local(local, D))
+    assert not recwarn.list
 
 
 def test_no_users_is_no_trouble():
