@@ -362,6 +362,7 @@ def test_rows_that_fail_are_nan_and_silent():
     assert np.array_equal(found, [0.0, np.nan, -np.inf], equal_nan=True)
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_unknown_models_have_no_fast_map():
     assert _proven.fast_map(object(), np.zeros((2, 2)), "predict") is None
     X = np.random.default_rng(0).standard_normal((40, 20))
