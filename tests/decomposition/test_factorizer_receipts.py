@@ -246,8 +246,9 @@ def test_a_second_release_tells_of_the_first(first):
     assert sent.merge(sent.state_message()).release().privacy_spent_.mu == one  # nothing twice
     for copy in (pickle.loads(pickle.dumps(model)), model.public_copy()):
         refuses(PrivacyError, "Use sklearn.base.clone", copy.merge, message)
-    with pytest.raises(ValueError, match="protect different things"):
-        model.set_params(privacy_unit="entry").merge(message)
+    entry = {"privacy_unit": "entry", "adjacency": "add_remove", "method": "dense"}
+    other = server(**entry)
+    refuses(ValueError, "protect different things", model.set_params(**entry).merge, other)
 
 
 @pytest.mark.parametrize("claim", ["a share", "no receipt", "no line"])
