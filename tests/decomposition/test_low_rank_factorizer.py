@@ -201,7 +201,7 @@ def test_rows_arrive_in_blocks():
         refuses(ValueError, "use partial_fit", update)
 
 
-def test_updates_beyond_the_bounds_count_as_the_bound():
+def test_updates_beyond_the_bounds_count_as_the_bound(tmp_path):
     with record_transcript() as transcript:
         model = DPLowRankFactorizer(2, method="dense", **STREAM)
         model.update([0, 1, 2], [0, 1, 2], [1e9, -1e9, 1.5]).release()
@@ -209,6 +209,13 @@ def test_updates_beyond_the_bounds_count_as_the_bound():
     values = opening.exact * opening.step
     np.testing.assert_allclose(values[[0, 1, 2], [0, 1, 2]], [3.0, -3.0, 1.5], atol=1e-6)
     assert not transcript.faults
+    twice = sp.csr_array((np.full(2, 2.0), np.zeros(2, int), np.array([0, 2, 2])), shape=(2, 3))
+    sp.save_npz(tmp_path / "twice.npz", twice)  # one entry of 4 in two parts
+    with record_transcript() as transcript:
+        DPLowRankFactorizer(1, method="dense", privacy_unit="entry", unit_bound=(-3.0, 3.0)).fit(
+            [tmp_path / "twice.npz"]
+        )
+    assert np.abs(transcript.openings[0].exact * transcript.openings[0].step).max() <= 3.0
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from skdp._limits import LARGEST
 from skdp.data import blocks
 from skdp.data import units as grouped_rows
-from skdp.data.integers import ExactProduct
+from skdp.data.integers import FINEST_UNIT, ExactProduct
 from skdp.data.units import GroupRows, in_memory
 from skdp.data.views import GroupMap, RecordForm, RowScale, TargetScale
 from skdp.exceptions import PrivacyError
@@ -19,6 +19,7 @@ from skdp.queries.rows import RowQuery
 from skdp.queries.sums import tangent_bound
 from skdp.units import ADJACENCIES
 from tools.gate import change_over_bound
+from tools.outcomes import refuses
 from tools.places import InBlocks
 
 D, K = 5, 3
@@ -245,6 +246,8 @@ def test_rounding_is_paid_for_in_each_unit_that_changes():
         for name in set(names) - {"count"}:
             one, two = (bounded(unit, name, [], adjacency).bound for adjacency in ADJACENCIES)
             assert two.cross == pytest.approx(2 * one.cross)
+            if unit == "row" and name in ("gram_product", "tangent"):  # C = 1: floats stay exact
+                assert one.min_step == two.min_step == FINEST_UNIT**2
             if not (one.symmetric or name.startswith(("tangent", "gram_product", *ONCE))):
                 assert two.l2_slack >= 1.3 * one.l2_slack
 
@@ -606,6 +609,10 @@ def test_flat_directions_round_badly_and_the_bound_knows():
         product = bounded.tangent(flat, scale).product(1e-3)
         change = np.linalg.norm(product.answer(1e-11).astype(float))
         assert change <= product.bound.l2_steps(1e-11)
+
+
+def test_a_core_is_never_stretched():
+    refuses(ValueError, "'scale' must be at least 1", query(V.T, "add_remove").tangent, V, 0.5)
 
 
 @pytest.mark.parametrize("V", [2 * V, 1.001 * V, np.ones((D, 2)), np.full((D, 1), math.nan)])
