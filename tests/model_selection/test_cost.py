@@ -323,10 +323,10 @@ def test_a_change_of_some_norm_has_parts_in_all_folds(unit):
 
 def test_a_unit_is_counted_where_most_sets_hold_it():
     for cv, held in (
-        (LeaveOneOut(), (8, 1)), (TimeSeriesSplit(4), (4, 1)),
+        (LeaveOneOut(), (49, 1)), (TimeSeriesSplit(4), (4, 1)),
         (RepeatedKFold(n_splits=3, n_repeats=2), (4, 2)),
     ):  # fmt: skip
-        assert held_by(cv, 9, None, "row", "replace") == held
+        assert held_by(cv, 50, None, "row", "replace") == held
     drawn = GroupShuffleSplit(4, test_size=1, train_size=1, random_state=None)
     assert held_by(drawn, 9, np.arange(9), "label", "replace") == (4, 4)
     assert held_by(GroupKFold(3), 9, np.arange(9), "label", "replace") == (2, 1)

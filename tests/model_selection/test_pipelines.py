@@ -17,7 +17,6 @@ from sklearn.ensemble import (
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
 from sklearn.feature_selection import SelectKBest
 from sklearn.frozen import FrozenEstimator
-from sklearn.impute import SimpleImputer
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.multioutput import MultiOutputRegressor
@@ -123,9 +122,6 @@ PIPES = {
             make_pipeline(RowClipper(), DPRidge()), [{}, {"rowclipper": [StandardScaler()]}], SCORER
         ),
         [("DPGridSearchCV__rowclipper", NOT)],
-    ),
-    "gaps that no column is left of": (
-        make_pipeline(SimpleImputer(strategy="constant"), DPRidge()), [("simpleimputer", NOT)],
     ),
     "users of a column that a step takes out": (
         make_pipeline(

@@ -305,8 +305,17 @@ class Derived(RowClipper):
 
 def test_a_line_holds_for_the_class_itself_and_the_named_parameters():
     assert _proven.line_of(Derived()) is None and list(_proven.concerns(Derived()))
-    for step in (OneHotEncoder(), SimpleImputer(), clone(IMPUTER).set_params(missing_values=0)):
-        assert list(_proven.concerns(step))
+    union = ColumnTransformer([("a", RowClipper(), [0])], sparse_threshold=0)
+    for step, changes in (
+        (ONE_HOT, ({"handle_unknown": "error"}, {"categories": "auto"}, {"max_categories": 2})),
+        (IMPUTER, ({"strategy": "mean"}, {"missing_values": 0}, {"keep_empty_features": False})),
+        (HashingVectorizer(), ({"analyzer": str.split}, {"strip_accents": str.lower})),
+        (union, ({"sparse_threshold": 0.3}, {"transformers": [("a", RowClipper(), min)]})),
+    ):
+        assert not list(_proven.concerns(step))
+        for change in changes:
+            assert list(_proven.concerns(clone(step).set_params(**change))), change
+    assert all(list(_proven.concerns(step)) for step, _ in MOVED.values())
     assert list(_proven.concerns(Pipeline([("a", RowClipper())], memory="cache")))
     assert list(
         _proven.concerns(FeatureUnion([("a", RowClipper())], transformer_weights={"a": 1e300}))

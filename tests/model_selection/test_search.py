@@ -189,10 +189,6 @@ def test_infinite_epsilon_is_exact():
         ({"param_grid": {"delta": [1e-6, 1e-7]}}, "cannot be searched"),
         ({"param_grid": {"adjacency": ["replace"]}}, "cannot be searched"),
         ({"estimator": ALONE, "param_grid": {"dppca__epsilon": [1]}}, "cannot be searched"),
-        (
-            {"estimator": ALONE, "param_grid": {"dppca": [DPPCA(adjacency="replace")]}},
-            "protects .* and the search one row",
-        ),
         ({"estimator": StandardScaler()}, "neither a private estimator"),
         ({"estimator": make_pipeline(StandardScaler(), DPPCA())}, "standardscaler: .* proven"),
         ({"estimator": make_pipeline(DPPCA(), memory="x")}, r"memory=None[\s\S]*Set memory=None"),
