@@ -181,7 +181,7 @@ def test_secrets_stay_and_released_models_go():
     refuses(PrivacyError, "copied or pickled", pickle.dumps, model)
     public = pickle.loads(pickle.dumps(model.public_copy()))
     assert np.array_equal(public.left_singular_vectors_, model.left_singular_vectors_)
-    assert not {"_private", "_state"} & set(vars(public))
+    assert not {"_private", "_state", "_acknowledged"} & set(vars(public))
     refuses(PrivacyError, None, public.update_matrix, STEPS[0])
     assert pickle.loads(pickle.dumps(run(STEPS))).n_stream_releases_ == T
 
@@ -273,7 +273,8 @@ def test_a_forked_state_is_refused(monkeypatch):
     ("old", "new_value"),
     [({"privacy_unit": "row", "adjacency": "zero_out"},
       {"privacy_unit": "entry", "adjacency": "add_remove"}),
-     ({}, {"max_releases": 3}), ({"max_releases": 3}, {"max_releases": 1})],
+     ({}, {"max_releases": 3}), ({"max_releases": 3}, {"max_releases": 1}),
+     ({}, {"unit_bound": 2.0}), ({"max_releases": 3}, {"epsilon": 2.0})],
 )  # fmt: skip
 def test_parameters_stay_while_a_state_runs(old, new_value):
     """Rows could go past the bound that was paid for, or many releases be made of one."""

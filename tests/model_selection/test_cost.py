@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from sklearn import model_selection
 from sklearn.base import clone
 from sklearn.ensemble import BaggingRegressor, StackingRegressor, VotingRegressor
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
@@ -330,6 +331,9 @@ def test_a_unit_is_counted_where_most_sets_hold_it():
     drawn = GroupShuffleSplit(4, test_size=1, train_size=1, random_state=None)
     assert held_by(drawn, 9, np.arange(9), "label", "replace") == (4, 4)
     assert held_by(GroupKFold(3), 9, np.arange(9), "label", "replace") == (2, 1)
+    for name in (name for name in dir(model_selection) if "Stratified" in name):
+        cv = getattr(model_selection, name)()
+        refuses(skdp.PrivacyError, "of others", held_by, cv, 9, np.arange(9), "label", "replace")
 
 
 def test_folds_of_a_known_seed_move_with_a_row_in_front():

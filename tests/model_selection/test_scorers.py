@@ -199,6 +199,13 @@ def test_users_need_groups_and_norms_have_no_score():
     refuses(ValueError, "inconsistent", SQUARED, Constant(), X, Y[:-1])
 
 
+@pytest.mark.parametrize(("loss", "power"), [("squared_error", 2), ("absolute_error", 1)])
+def test_a_score_is_of_losses_about_the_middle_of_their_bounds(loss, power):
+    expected = np.clip(np.abs(Y[:60] - 0.25) ** power, 0.1, 0.5) - 0.3
+    found = exact_loss(make_private_scorer(loss, (0.1, 0.5)), Constant(), X[:60], Y[:60])[0]
+    assert found == pytest.approx(expected.sum(), abs=0.001)
+
+
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("model", [Constant(), DPRidge(epsilon=2.0)], ids=repr)
 def test_an_empty_fold_scores_like_any_other(model, adjacency):

@@ -191,6 +191,7 @@ def test_infinite_epsilon_is_exact():
         ({"estimator": ALONE, "param_grid": {"dppca__epsilon": [1]}}, "cannot be searched"),
         ({"estimator": StandardScaler()}, "neither a private estimator"),
         ({"estimator": make_pipeline(StandardScaler(), DPPCA())}, "standardscaler: .* proven"),
+        ({"estimator": make_pipeline(DPPCA(), StandardScaler(), DPPCA())}, "exact projections"),
         ({"estimator": make_pipeline(DPPCA(), memory="x")}, r"memory=None[\s\S]*Set memory=None"),
         ({"estimator": DPPCA(random_state=0)}, "share their noise"),
         ({"estimator": DPTruncatedSVD(1, privacy_unit="spectral")}, "no private score"),
