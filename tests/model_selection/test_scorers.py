@@ -160,13 +160,13 @@ def test_errors_of_private_rows_are_not_shown_and_public_ones_are():
 @pytest.mark.parametrize("form", [np.asarray, pd.DataFrame])
 def test_a_model_that_takes_no_zeros_is_scored(form):
     """What fails for all rows alike fails for a row of ones, too; the error is that of zeros."""
-    rows = 1 + np.arange(len(X))[:, None] % [1, 2, 3, 3]
+    rows, y = 1 + np.arange(30)[:, None] % [1, 2, 3, 3], Y[:30]  # each is predicted apart
     ridge = DPRidge(clip_norm=1.0, target_bounds=(-1.0, 1.0))
     for step in (FunctionTransformer(np.log), OneHotEncoder(categories=[[1, 2, 3]] * 4)):
-        model = make_pipeline(step, ridge).fit(form(rows), Y)
-        assert -1 <= SQUARED(model, form(rows), Y) <= 0
-    model = make_pipeline(OneHotEncoder(categories=[[2]] * 4), ridge).fit(form(0 * rows + 2), Y)
-    refuses(ValueError, r"categories \[.*0", SQUARED, model, form(rows), Y)
+        model = make_pipeline(step, ridge).fit(form(rows), y)
+        assert -1 <= SQUARED(model, form(rows), y) <= 0
+    model = make_pipeline(OneHotEncoder(categories=[[2]] * 4), ridge).fit(form(0 * rows + 2), y)
+    refuses(ValueError, r"categories \[.*0", SQUARED, model, form(rows), y)
 
 
 BOUNDS = (0, np.inf), (1, 0), (0, np.nan), 1.0, (False, True)
