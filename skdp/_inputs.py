@@ -109,7 +109,7 @@ def _refuse_form(name, data):
     """Refuse what an array would not show any more: files, dates, masks, places out of range."""
     refuse_files(name, data)
     if isinstance(data, tuple) and sp.issparse(getattr(data, "matrix", None)):
-        raise TypeError(f"{name} needs a matrix: pass its attribute 'matrix' alone.")
+        raise TypeError(f"{name} needs a matrix. Pass the attribute 'matrix' of this object.")
     if (dates := columns_of(data, "Mm")) is not None or holds_times(data):
         raise ValueError(f"{name} needs numbers, and found dates or times{dates or ''}: {_DATES}.")
     if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
@@ -200,9 +200,9 @@ def map_blocks(estimator, X, source, compute, n_columns, dtype=None):
         return map_rows(X, compute, n_columns, dtype)
     if not hasattr(source, "blocks"):
         raise ValueError(
-            f"{type(estimator).__name__} maps arrays, memory maps, lists of files, Dask arrays "
-            f"and sources that have 'blocks': rows of a {type(X).__name__} stay where they are. "
-            "Map each of its parts there."
+            f"{type(estimator).__name__} cannot transform the rows of a {type(X).__name__}, which "
+            "has no 'blocks'. Transform each part on the machine that holds it, or pass an array, "
+            "a memory map, a list of files or a Dask array."
         )
     found = (compute(block).astype(dtype, copy=False) for block in source.blocks())
     return np.concatenate(list(found)) if isinstance(X, np.memmap) else found
@@ -358,7 +358,7 @@ def _lengths(name, X, source):
         return source.lengths
     raise ValueError(
         f"{name} takes rows in memory, memory maps, lists of files, Dask arrays and DaskRows of "
-        "files: y follows the order of the rows, which a row source does not promise. Got "
+        "files. A row source has no known order of rows, so y cannot be matched to them. Got "
         f"{type(X).__name__}."
     )
 
@@ -526,11 +526,11 @@ def groups_of_batch(X, groups, seen):
         labels = labels.astype(f"{kind}8[us]")
     names = [name_of_label(label) for label in labels.tolist()]
     if names and seen and names[0][0] != seen[0][0]:
-        raise ValueError("Groups are text in one batch and numbers in another.")
+        raise ValueError("Groups are text in one batch and numbers in another: use astype(str).")
     if not set(seen).isdisjoint(names):
         raise ValueError(
-            "A group of this batch came in an earlier one (it is not named here), and would count "
-            "twice: all rows of a group must come in one batch. This batch was not used."
+            "A group of this batch came in an earlier one, and would count twice. (This message "
+            "does not name it.) This batch was not used. Put all rows of a group into one batch."
         )
     return GroupRows(X, {}, codes), sorted({*seen, *names})
 
@@ -616,7 +616,7 @@ def split_users(X, column):
     if not _is_index(column):
         raise ValueError(
             f"'group_column' is {column!r}, and X is no data frame: give the index of a column, or "
-            "let the step in front keep names, with set_output(transform='pandas')."
+            "let the previous step keep names, with set_output(transform='pandas')."
         )
     if X.ndim != 2 or not -X.shape[1] <= column < X.shape[1]:
         raise ValueError(f"'group_column' {column!r} is not a column of X.")

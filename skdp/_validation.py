@@ -302,14 +302,15 @@ def _by_name(estimator: Any, name: str, value: Mapping[Any, Any], names: Any) ->
     if names is None:
         raise ValueError(
             f"{title} is a dict by column name, but X has no column names. Give arrays (low, "
-            "high), or let the step in front keep names: set_output(transform='pandas')."
+            "high), or let the previous step keep names: set_output(transform='pandas')."
         )
     columns = list(names)
     if set(columns) != set(value):
         missing = [column for column in columns if column not in value]
         unknown = [column for column in value if column not in columns]
         raise ValueError(
-            f"{title} must have the columns of X. Without bounds: {missing}; not in X: {unknown}."
+            f"{title} must name each column of X. Columns without bounds: {missing}. Names that "
+            f"are not in X: {unknown}."
         )
     return [tuple(value[column]) for column in columns]
 
@@ -414,22 +415,22 @@ def refuse_files(name, *data):
     for part in data:
         if any(callable(getattr(part, method, None)) for method in ("blocks", "parts")):
             raise TypeError(
-                f"{name} takes a row source as X where rows may come in blocks, and not behind "
-                "other steps. A source has n_features, n_rows, parts and blocks."
+                f"{name} does not accept a row source here: only the X of an estimator that reads "
+                "blocks, without a step before it, may have n_features, n_rows, parts and blocks."
             )
         listed = isinstance(part, list | tuple)
         if (listed and not part) or hasattr(part, "__next__"):
             raise ValueError(
                 f"{name} takes no empty list or generator: pass sorted(files), or rows. Steps of a "
-                "Pipeline hand on no files."
+                "Pipeline do not pass on files."
             )
         path = part[0] if listed else part
         text = isinstance(path, str) and (not listed or path.endswith(".npy"))
         if text or isinstance(path, os.PathLike):
             arrays = "np.concatenate([np.load(path) for path in paths])"
             raise ValueError(
-                f"{name} does not read this path. Pass rows, or a list of .npy files, [path], if "
-                f"the estimator takes blocks and is the first step. For y pass {arrays}."
+                f"{name} was passed a text or a path in place of rows. Pass rows; or a list of "
+                f".npy files, [path], as X of an estimator that reads blocks. For y pass {arrays}."
             )
 
 

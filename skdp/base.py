@@ -126,7 +126,7 @@ def run_atomically(fit, estimator, args, kwargs):
     with _AT_WORK.setdefault(estimator, threading.RLock()):
         before = vars(estimator).copy()
         if _is_running(fit, estimator):
-            raise PrivacyError("the same call is still running: make this one when it has ended.")
+            raise PrivacyError("the same call is still running: call again after it has ended.")
         opened = []
         outer = _OPENED.set(opened)
         try:
@@ -154,7 +154,7 @@ def _check_unchanged(estimator, before):
     """Raise if a callback, or another thread, changed parameters."""
     for name in estimator.get_params(deep=False):
         if vars(estimator).get(name) is not before.get(name):
-            raise PrivacyError(f"{name!r} was changed during the fit.")
+            raise PrivacyError(f"The parameter {name!r} was changed during the fit. Fit again.")
 
 
 def _is_running(fit, estimator):
@@ -459,8 +459,8 @@ def units_of(estimator, rows="rows"):
 def warn_unseen(estimator, of, needed, remedy):
     """Say that a scale was not found; `remedy` is the public parameter that takes its place."""
     warn_caller(
-        f"{type(estimator).__name__} could not find the scale of {of}: this needs about {needed} "
-        f"that differ from 0 or from their centre. A guess took its place. Give a public {remedy}.",
+        f"{type(estimator).__name__} could not find the scale of {of}, and used a guess. About "
+        f"{needed} of them must differ from 0 and from their centre. Give a public {remedy}.",
         PartialSignalWarning,
     )
 
@@ -518,7 +518,7 @@ def warn_unresolved_scales(estimator, columns, moments):
     warn_caller(
         f"{type(estimator).__name__} released a scale of {listed(estimator, unresolved)} that may "
         f"be noise, and far too large. Use more {units_of(estimator)}, a larger 'epsilon', or "
-        "close public 'bounds'.",
+        "narrow public 'bounds'.",
         PartialSignalWarning,
     )
 

@@ -286,7 +286,9 @@ def _unfitted(model: Any) -> tuple[Any, int]:
     model._check_parameters()
     _clients.finite_budget(float(model.epsilon), float(model.delta))
     if model.group_column is not None:
-        raise ValueError("over clients users are given by 'groups'; leave 'group_column' out.")
+        raise ValueError(
+            "a federated fit takes users as 'groups' of its clients; leave 'group_column' at None."
+        )
     model._decide_classes()
     return model, model._encoding()[1]
 

@@ -423,8 +423,8 @@ def with_budget(
         gaussian = part._budget_kinds() == ("gaussian",) and not hasattr(part, "planned_losses")
         if not (gaussian if delta else part._offers_pure_dp()):
             raise PrivacyError(
-                f"with_budget adds up {'Gaussian' if delta else 'pure'} fits, and "
-                f"{type(part).__name__} may spend otherwise. Give its budget by hand, and fit "
+                f"with_budget needs {'Gaussian' if delta else 'pure'} fits, and the noise of "
+                f"{type(part).__name__} may be of another kind. Set its budget by hand, and fit "
                 "inside a PrivacyLedger."
             )
     if delta and not budget.exact:

@@ -36,6 +36,10 @@ class InteractionMatrix(NamedTuple):
     users: NDArray[Any]
     items: NDArray[Any]
 
+    def __repr__(self) -> str:
+        """Return the shape alone: the names of users are private, and would fill a notebook."""
+        return f"InteractionMatrix({len(self.users)} users x {len(self.items)} items)"
+
     def names(self, indices: Any) -> NDArray[Any]:
         """Return the names of items by number, as `DPRecommender.recommend` returns them.
 

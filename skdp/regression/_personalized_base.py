@@ -61,7 +61,7 @@ def same_kind(known, labels):
     """Raise unless both label arrays hold the same kind of label, so that joining merges none."""
     kinds = ["text" if array.dtype.kind in "US" else array.dtype.kind for array in (known, labels)]
     if kinds[0] != kinds[1] and not set(kinds) <= {"i", "u", "b"}:
-        raise ValueError("User labels are of another kind than those of the fitted users.")
+        raise ValueError("User labels must have the type of the fitted ones: use astype(str).")
 
 
 def within_bounds(X, bounds):

@@ -113,9 +113,9 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     n_samples_ : int
         Number of records: released under "add_remove", exact under "replace".
     residual_std_ : float
-        Released deviation of targets from predictions; 0 if none was found. It follows from the
-        median size of contributions, as far as released second moments of both agree (far targets
-        count little). Without noise the median alone counts, as if residuals were normal.
+        Released standard deviation of the residuals; 0 if none was found. It is estimated from the
+        median norm of contributions, as for normal residuals, and truncated to a confidence
+        interval from released second moments. Without noise, it uses the median alone.
     gradient_clip_norms_ : tuple of float
         Released norms to which contributions were clipped.
     n_iter_ : int

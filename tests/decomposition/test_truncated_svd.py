@@ -486,7 +486,7 @@ def test_shares_of_the_automatic_route(wide):
 def test_steps_that_a_named_route_does_not_take_are_warned_of(options, ignored):
     """And change nothing; routes that take them do not warn."""
     plain = fit(X, 2, **options)
-    with pytest.warns(UserWarning, match=f"does not read {next(iter(ignored))}"):
+    with pytest.warns(UserWarning, match=f"ignores {next(iter(ignored))}"):
         other = fit(X, 2, **options, **ignored)
     assert np.array_equal(plain.components_, other.components_)
 

@@ -541,6 +541,6 @@ def test_one_budget_for_all_steps(weights):
 
 def test_one_budget_refuses_what_it_cannot_count():
     refuses(PrivacyError, "verified", with_budget, make_pipeline(StandardScaler(), DPRidge()))
-    refuses(PrivacyError, "may spend otherwise", with_budget, DPTruncatedSVD(privacy_unit="entry"))
-    refuses(PrivacyError, "adds up pure fits", with_budget, DPRidge(), delta=0.0)
+    refuses(PrivacyError, "of another kind", with_budget, DPTruncatedSVD(privacy_unit="entry"))
+    refuses(PrivacyError, "needs pure fits", with_budget, DPRidge(), delta=0.0)
     assert with_budget(DPRidge(), epsilon=0.5).epsilon == pytest.approx(0.5, rel=1e-3)

@@ -168,7 +168,7 @@ class PrivacySpent:
 
     @property
     def rho(self) -> float | None:
-        """Parameter of zero-concentrated DP, or None where a part has none."""
+        """Parameter of zero-concentrated DP, or None if it is undefined for a part."""
         return rho_of(self.losses)
 
     def epsilon_at(self, delta: float) -> float:

@@ -296,8 +296,8 @@ class Balance:
         """Raise for fits without noise, or with seeded noise."""
         if any(math.isinf(loss.value) for loss in fit.losses):
             raise PrivacyError(
-                f"{fit.estimator} has epsilon=inf: it adds no noise, which no PrivacyLedger can "
-                "pay. Use a finite 'epsilon', or fit it outside."
+                f"{fit.estimator} has epsilon=inf: it adds no noise, and no budget covers that. "
+                "Use a finite 'epsilon', or fit it outside."
             )
         if fit.seeded and not self.terms.allow_seeded:
             raise PrivacyError(

@@ -350,7 +350,8 @@ class Divergence:
             if kind in whole.kinds:
                 raise PrivacyError(
                     f"a PrivacyLedger with a budget {self.name!r} takes no losses of kind "
-                    f"{kind!r}, which have none. Use PrivacyLedger(epsilon, delta)."
+                    f"{kind!r}, for which {self.name!r} is not defined. Use PrivacyLedger(epsilon, "
+                    "delta)."
                 )
         return self._total(whole) <= self.limit * _ROUND
 

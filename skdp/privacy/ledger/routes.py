@@ -52,8 +52,8 @@ from skdp.privacy.store import connect
 
 
 ENDED = (
-    "is part of what was paid for by name, and that has ended: a search ends when its 'fit' "
-    "returns, and what it did not use ends with it. Construct a new estimator, and fit that."
+    "was charged in advance by ledger.charge, and this charge has ended: it covers one call of "
+    "'fit' of a search. Construct a new estimator, and fit that."
 )
 
 
@@ -87,8 +87,8 @@ class Prepaid(Reservation):
     def recharge(self, key: int, losses: Losses) -> None:
         """Refuse: the search was paid for as a sum of Gaussian or pure fits."""
         raise refused(
-            f"a search accounts for no {losses[0].kind!r} losses: random sketches compose in no "
-            "simple way. Use sensitivity_mode='worst_case', or tune on public data."
+            f"a search accounts for no {losses[0].kind!r} losses, which do not compose "
+            "with other runs. Use sensitivity_mode='worst_case', or tune on public data."
         )
 
     def scale(self, key: int, parts: float) -> None:
@@ -135,7 +135,7 @@ class RunLimit(Prepaid):
         values = [value for _, value in spent]
         total = math.hypot(*values) if self.run.kind == "gaussian" else math.fsum(values)
         if total > self.run.value:
-            raise refused(f"{fit.estimator} asks for more than one run has.", BudgetExceededError)
+            raise refused(f"{fit.estimator} exceeds the budget of one run.", BudgetExceededError)
         self._spent = spent
         return 0
 
@@ -197,7 +197,7 @@ class SearchReservation(Prepaid):
             raise refused(f"{fit.estimator} {ENDED}") from error
         if not found:
             raise refused(
-                f"{fit.estimator} is part of a search that was paid for in advance, and this fit "
+                f"{fit.estimator} is part of a search that was charged in advance, and this fit "
                 "is not among those. Construct a new estimator, and fit that.",
                 BudgetExceededError,
             )
@@ -263,7 +263,7 @@ def handed_on(key: ReservationKey | None) -> ReservationKey | None:
 
 _UNPAID = (
     "was cloned or pickled inside a PrivacyLedger, which cannot know on which rows the clone is "
-    "fitted, and how often. To choose parameters use DPGridSearchCV. Pay for other searches:\n"
+    "fitted, and how often. To choose parameters use DPGridSearchCV. Charge other searches:\n"
     "    with ledger.charge(search, n_samples=len(X)):\n"
     "        search.fit(X, y)\n"
     "They need cv=skdp.model_selection.IndependentKFold(...) and scoring=make_private_scorer(...). "
@@ -272,7 +272,7 @@ _UNPAID = (
 )
 _ELSEWHERE = (
     "runs in another process than the PrivacyLedger that is open, which cannot be charged from "
-    "here. Use n_jobs=1 or joblib.parallel_config('threading'), or pay for a search by name: "
+    "here. Use n_jobs=1 or joblib.parallel_config('threading'), or charge a search in advance: "
     "ledger.charge(search, n_samples=len(X)). A PrivacyLedger(..., path=...) in a file is charged."
 )
 _SHARED = (
@@ -554,7 +554,7 @@ def _one_search(
         payer.check_same_part(number)
     if not reservation.begin():
         name = type(payment.caller).__name__
-        raise refused(f"{name} {ENDED[:-1]}, and pay for it again.")
+        raise refused(f"{name} {ENDED[:-1]}, and charge it again.")
     try:
         with _parts_draw_on(payment.parts, reservation, *key):
             yield

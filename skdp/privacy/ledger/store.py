@@ -103,8 +103,8 @@ class Book:
             fit = balance.entries[key]
             if fit.part not in (None, part_of(self.token)):
                 raise PrivacyError(
-                    f"{fit.estimator} was charged for one part of the data and goes on "
-                    "elsewhere. Feed it inside the same part."
+                    f"{fit.estimator} was charged inside one part of the data, and continues "
+                    "outside it. Continue inside the same part."
                 )
 
     def recharge(self, key: int, losses: Losses) -> None:
@@ -136,8 +136,8 @@ class Book:
             balance.put(key, replace(fit, losses=losses, parts=parts))
             if parts > fit.parts and not balance.affords():
                 raise BudgetExceededError(
-                    f"{fit.estimator} holds parts of rows that other servers hold parts of: under "
-                    f"a secure sum it costs {as_text(losses)}. Nothing was opened. Use a smaller "
+                    f"other servers hold parts of the rows of {fit.estimator}, so under a secure "
+                    f"sum it costs {as_text(losses)}. Nothing was released. Use a smaller "
                     "'epsilon' or a larger ledger."
                 )
 
