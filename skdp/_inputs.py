@@ -106,7 +106,7 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
 
 
 def _refuse_form(name, data):
-    """Refuse what an array would not show any more: files, dates, masks, places out of range."""
+    """Refuse input that a conversion to an array would hide: files, dates, masks, wrong indices."""
     refuse_files(name, data)
     if isinstance(data, tuple) and sp.issparse(getattr(data, "matrix", None)):
         raise TypeError(f"{name} needs a matrix. Pass the attribute 'matrix' of this object.")
@@ -256,7 +256,7 @@ def check_histories(R, name="R"):
 
 
 def checked_updates(rows, columns, deltas, shape):
-    """Return places and numbers of updates, equally long."""
+    """Return row indices, column indices and values of updates, of equal length."""
     i, j = _indices("rows", rows, shape[0]), _indices("columns", columns, shape[1])
     options = {"dtype": np.float64, "ensure_2d": False, "ensure_min_samples": 0}
     deltas = advised("deltas", check_array, np.atleast_1d(deltas), **options)
@@ -282,8 +282,8 @@ def _indices(name, values, limit):
 
 # Rows with targets and groups, in memory or in blocks: what of them is public, checked first.
 #
-# A record is a row with its target, so that neighbours agree in whether X and y have equally many:
-# it may be said that they have not. How many they are may not.
+# A record is a row with its target, so neighbours agree in whether X and y have equal length: an
+# error may state that they do not. It may not state how many rows there are.
 
 
 _UNEQUAL = "have inconsistent numbers of samples (how many is private)"
@@ -577,7 +577,7 @@ def without_column(estimator, X, *, reset):
 
 
 def column_number(estimator):
-    """Return where the column of groups stands among the columns that were fitted."""
+    """Return the index of the column of groups among the columns that were fitted."""
     column = estimator.group_column
     names = list(getattr(estimator, "feature_names_in_", ()))
     return names.index(column) if column in names else column % estimator.n_features_in_

@@ -93,7 +93,7 @@ def check_int(estimator, name, low, *, also=(), none=False, parts=False):
 
 
 def check_option(estimator, name, options, otherwise=""):
-    """Return a string parameter that is one of `options`; `otherwise` names what is no string."""
+    """Return a string parameter among `options`; `otherwise` names other allowed values."""
     value = getattr(estimator, name)
     if not isinstance(value, str) or value not in options:
         refuse_value(estimator, name, f"a str among {sorted(options)}{otherwise}", value)
@@ -155,7 +155,7 @@ def check_n_jobs(estimator):
 
 
 def check_center_option(estimator):
-    """Check a `center` that is a word; True and False are those of other classes."""
+    """Check a `center` that is a string; True and False belong to other classes."""
     if estimator.center is None or isinstance(estimator.center, str | bool):
         check_option(estimator, "center", ("private", "none"), ", or an array of public centres")
 
@@ -248,7 +248,7 @@ _FORMS = (
 
 
 def check_column_bounds(estimator: Any, name: str) -> None:
-    """Refuse bounds that are none; whether they fit the columns is seen with these."""
+    """Refuse values that are no bounds; `column_bounds` checks whether they fit the columns."""
     value = getattr(estimator, name)
     try:
         by_name = isinstance(value, Mapping)
@@ -276,7 +276,7 @@ def column_bounds(
 
 
 def middle_and_radius(low: Any, high: Any, *, centered: bool = True) -> tuple[Any, Any]:
-    """Return the middle of public bounds (or 0), and how far they reach from there."""
+    """Return the midpoint of public bounds (or 0), and their largest distance from it."""
     middle = low + (high - low) / 2 if centered else np.zeros_like(low)
     return middle, np.maximum(high - middle, middle - low)
 
@@ -411,7 +411,7 @@ def check_classes(estimator, *, least=2):
 
 
 def refuse_files(name, *data):
-    """Refuse what holds no numbers yet: only X may be a list of files, which is read elsewhere."""
+    """Refuse files and row sources: only X may be a list of files, which is read elsewhere."""
     for part in data:
         if any(callable(getattr(part, method, None)) for method in ("blocks", "parts")):
             raise TypeError(

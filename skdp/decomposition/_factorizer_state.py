@@ -104,8 +104,8 @@ class Layout:
 def sizes(estimator, shape, *, stream):
     """Return (method, sketch_size, core_size) for a public shape.
 
-    Sketches of a matrix at hand are twice as wide where they are small: what they lose of its tail
-    halves. Updates would take twice as long, and servers must agree whatever rows they hold.
+    Small sketches of a matrix in memory are twice as wide, which halves the part of its tail that
+    they lose. Updates would take twice as long, and servers must agree whatever rows they hold.
     """
     (m, n), k, given = shape, estimator.n_components, estimator.sketch_size
     t, v = given if np.ndim(given) else (given, None)
@@ -266,7 +266,7 @@ class NoisyState:
 
     @property
     def protects(self):
-        """What a neighbour is: unit, adjacency, and the caller's bound."""
+        """The neighbour relation: unit, adjacency, and the caller's bound."""
         receipt = self.receipts[0]
         return receipt["unit"], receipt["adjacency"], receipt["sensitivity"]
 
@@ -299,7 +299,7 @@ class NoisyState:
 
 
 def contract(unit):
-    """Return the caller's bound where that is part of what a neighbour is, else None."""
+    """Return the caller's bound if it is part of the neighbour relation, else None."""
     return unit.sensitivity if unit.kind.contract else None
 
 

@@ -21,13 +21,13 @@ _SOLVERS = ("auto", "full", "covariance_eigh", "arpack", "randomized", "gram", "
 
 
 class RowComponentsMixin:
-    """One fit to rows: its releases, and what they make of its attributes."""
+    """One fit to rows: its releases, and the attributes that follow from them."""
 
     bounds, svd_solver, iterated_power = None, "auto", "auto"
 
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
-        # Check: what is public of the rows, and what that makes of the parameters.
+        # Check: public facts of the rows, and the parameters that follow from them.
         source = row_source(X)
         d, centers = source.n_features, self._centers()
         self._check_n_components(source)
@@ -95,7 +95,7 @@ class RowComponentsMixin:
         return _base.with_learnt(shares)
 
     def _rank(self, n, d):
-        """Return what scikit-learn's rank stands for: a person may have any number of rows."""
+        """Return the largest rank of the moment: a group may have any number of rows."""
         return d if self._by_group else min(n, d)
 
     def _centers(self):
@@ -115,7 +115,7 @@ class RowComponentsMixin:
         ask, noise, bias = centre.rows, centre.noise, centre.noise.mean_noise_bias
         product_share = 0.0
         if self.svd_solver == "auto" and noise.psd:
-            # Of more columns than a moment is best of, products show more, if these are many.
+            # With many more columns than a moment is accurate for, products are more accurate.
             best = spectral.kept_columns(noise.n * math.sqrt(shares["subspace"]) / noise.psd, d, k)
             if spectral.kept_columns(0.0, d, k) < best < d:
                 product_share = (1 - spectral.MOMENT) * shares["subspace"]

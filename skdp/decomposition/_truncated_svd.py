@@ -27,7 +27,7 @@ def check_used(estimator):
     steps = ("n_oversamples",) if name == "deflation" else ("n_iter", "n_oversamples")
     steps = () if name in _unit_fits._ITERATED else steps
     ignored = [key for key in steps if getattr(estimator, key) != "auto"]
-    if unit.by_rows:  # where the words of scikit-learn are taken in silence
+    if unit.by_rows:  # where parameters of scikit-learn may have no effect
         return
     unread = unit.reads_clip_norm and name not in _unit_fits._OF_ROWS
     if unread and estimator.clip_norm not in ("auto", math.inf):

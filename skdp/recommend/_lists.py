@@ -53,7 +53,8 @@ class InteractionMatrix(NamedTuple):
         names : ndarray of object
             In the shape of `indices`; None for -1.
         """
-        places = np.asarray(indices)
+        if (places := np.asarray(indices)).dtype.kind not in "iu":
+            raise TypeError("names takes item numbers: the first of the arrays of recommend.")
         found = self.items[np.maximum(places, 0)]
         return np.asarray(np.where(places < 0, None, found))
 

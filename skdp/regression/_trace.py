@@ -235,7 +235,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         means = self.fit_biases and self.fit_intercept and sparse and min(shape) > 1
         attributes = self._descend(ask, query, n, design, shares, unit_noise, centre, means)
         unspent = 0.0 if session.budget.exact else session.left()
-        # Without a matrix only the mean of y is predicted: find it better, with what is unspent.
+        # If no matrix is fitted, only the mean of y is predicted: the unspent budget improves it.
         if unspent > shares.get("center", math.inf) and not attributes["coef_"].any():
             centre = _measurements.release_center(self, session, placed, unspent, n, far=True)
             attributes["intercept_"] = centre.value

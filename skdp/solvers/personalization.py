@@ -1,4 +1,4 @@
-"""What users share: the model of all, and the public preprocessing of a user's rows.
+"""What users share: the global model, and the public preprocessing of a user's rows.
 
 Notation: user j has m rows X_j (m x d) and targets Y_j (m x p), d features, p outputs, k
 components. The whitener W (d x d) and the subspace U (d x k, orthonormal, in whitened features) are
@@ -28,11 +28,11 @@ from skdp.solvers.linalg import signal_share, symmetric_noise_edge, top_eigenpai
 from skdp.solvers.postprocess import normal_equations, solve_normal_equations
 from skdp.solvers.scaling import Scaling, digest
 
-# A linear model of all users, where their own models start.
+# The global model: a linear model of all users, from which their own models start.
 
 
 class GlobalModel(NamedTuple):
-    """A released linear model of all users.
+    """A released linear model of all users together.
 
     Attributes
     ----------
@@ -189,7 +189,7 @@ class View:
         return Seen(self, batch, self.own_residuals(batch))
 
     def own_residuals(self, batch: local_fits.UserBatch) -> FloatArray:
-        """Return what the user fits next to the model of all."""
+        """Return what the user fits next to the global model."""
         if self.base is None:
             return batch.Y
         base = self.base
@@ -320,7 +320,7 @@ class Shared:
     eigenvalues: FloatArray | None = None
 
 
-# The private model of all users together, which each user's own model starts from.
+# The global model, which each user's own model starts from.
 #
 # A user contributes the mean of its moments, scaled to norm 1: neither its rows nor its targets
 # need a bound, and a user with one row counts like one with a hundred. How users differ from this

@@ -140,7 +140,7 @@ _UNRESOLVED = 2e-4  # of the interactions, times what the list holds: as much as
 
 
 class Route(NamedTuple):
-    """How a moment is released, as far as its public sizes go.
+    """The public sizes that determine how a moment is released.
 
     Attributes
     ----------
@@ -162,7 +162,7 @@ class Route(NamedTuple):
     pairs: bool = False
 
     def counts(self, first: Answer) -> float:
-        """Return the share of the counts, from the first ones, for a reliable list."""
+        """Return the share of the counts for a reliable list, from the first counts."""
         total = float(first.value.sum())
         if total <= first.noise_scale * math.sqrt(len(first.value)):  # nothing but noise
             return 1.0

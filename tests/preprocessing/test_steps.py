@@ -172,6 +172,13 @@ def test_columns_of_unequal_units_are_learnt(adjacency):
         assert 0 < scaler.scale_[4] < 1  # no spread: kept at the noise, not blown up
 
 
+def test_a_warning_names_the_unit_that_it_counts():
+    X, groups = columns()[:40, :2], np.repeat(np.arange(20), 2)
+    (rows,) = messages_of(DPStandardScaler().fit, X)
+    (by_group,) = messages_of(DPStandardScaler(privacy_unit="group").fit, X, groups=groups)
+    assert "groups with values that differ" in by_group and "groups" not in rows
+
+
 def test_public_bounds_far_too_wide_are_said():
     """Scales that are nothing but noise are said; rare values in bounds that suit are not."""
     X = np.column_stack([columns()[:, :4], np.arange(len(columns())) == 0])

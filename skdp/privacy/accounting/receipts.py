@@ -264,7 +264,7 @@ _PURPOSES = {
     **dict.fromkeys(("full_matrix", "randomized_entries"), "the matrix"),
     "class_counts": "rows in each class",
     "class_frequency_sum": "class frequencies",
-    **dict.fromkeys(("pooled_regression_moments", "user_coef_sum"), "model of all users"),
+    **dict.fromkeys(("pooled_regression_moments", "user_coef_sum"), "global model"),
     "feature_second_moment": "whitening",
     "head_rule_votes": "votes on users' models",
     **dict.fromkeys(("projected_matrix", "rayleigh_quotient", "projected_gram"), "spectrum"),
