@@ -167,7 +167,7 @@ class SearchCost:
     Attributes
     ----------
     name : str
-        What was asked about.
+        Name of the search, or of the estimator.
     candidates : tuple of (params, losses)
         Each candidate, and what one fit of it spends.
     n_splits : int
@@ -179,7 +179,7 @@ class SearchCost:
     exact_scores : bool
         Whether a scorer has no privacy: scores, and the choice made by them, are then not covered.
     losses : tuple of Loss
-        What composes; fits and private scores.
+        Losses of all fits and private scores, for composition.
     unit, adjacency : str
         What is protected.
     seeded : bool
@@ -437,7 +437,7 @@ def _scorers(scoring):
 def payment_for(
     fitted, n_samples=None, *, groups=None, cv=None, scoring=None, assume_all_rows=False
 ):
-    """Return what is charged for an object that clones private estimators, or refuse."""
+    """Return the charge for an object that clones private estimators, or refuse."""
     if not is_search(fitted) and cv is None:
         if scoring is not None:
             raise ValueError("'scoring' needs 'cv': both as given to cross_validate.")

@@ -243,7 +243,7 @@ def cautions(epsilon: float, delta: float, unit: str, n_units: int = 0) -> tuple
     return tuple(said)
 
 
-# What releases are for, where their own names do not say it.
+# The purposes of releases, in the words of the report.
 _PURPOSES = {
     "count": "number of units",
     "column_moments": "means and variances",
@@ -319,7 +319,7 @@ def _grouped(entries: Sequence[LedgerEntry]) -> list[tuple[str, ...]]:
 
 @dataclass(repr=False, eq=False)
 class PrivacyReport:
-    """What one fit spent and on what, as text (`str`, `print`) and as HTML (notebooks).
+    """The budget of one fit and its purposes, as text (`str`, `print`) and as HTML (notebooks).
 
     Releases are grouped by what they are for; `details` lists each of them.
     """

@@ -44,11 +44,11 @@ from skdp.privacy.store import connect
 # (`skdp.model_selection.search_cost`), and each of its fits takes one of those that were counted.
 # It is a search only while its own `fit` runs.
 #
-# *Whole fits.* Code that hands the rows of a clone on as they are, one row for one row, gives it
-# neighbours when its own rows are neighbours. Each fit is then charged as a fit on everything:
-# sequential composition, however many there are and whatever was released before. That a
-# composition does so is known of those in a table, while they fit; of all other code it is the
-# caller's word, and the ledger and the receipt of each fit say so.
+# *Whole fits.* If code passes its rows to a clone unchanged, one row for one row, the clone
+# receives neighbours whenever the code does. Each fit is then charged as a fit on everything:
+# sequential composition, however many there are and whatever was released before. A table lists
+# compositions that do so while they fit. For all other code this is a statement of the caller,
+# which the ledger and the receipt of each fit quote.
 
 
 ENDED = (
@@ -96,10 +96,10 @@ class Prepaid(Reservation):
         raise refused("a search accounts for no secure sum of parts of rows.")
 
     def check_same_part(self, key: int) -> None:
-        """Nothing to check: a run gets the rows of its search."""
+        """Check nothing: a run receives the rows of its search."""
 
     def settle(self, key: int, granted: Losses, state: str) -> None:
-        """Give nothing back: what the search costs was fixed before it started."""
+        """Return no budget: the cost of the search was fixed before it started."""
         self.granted |= bool(granted)
 
 
