@@ -178,9 +178,10 @@ def _moment_noise(session, unit, clip_norm):
 
 
 def moment_triplets(estimator, session, X, unit, route, products):
-    """Return (U, singular values, V, Ritz): V from the moment, U from a product with it.
+    """Return (U, singular values, V, Ritz, most): V from the moment, U from a product with it.
 
-    No Ritz pairs where the moment is of all columns: its values are cut at the noise.
+    No Ritz pairs where the moment is of all columns: its values are cut at the noise. `most` is the
+    largest total of the clipped rows.
     """
     k, (m, n) = estimator.n_components, X.shape
     rows, exact = session.ask(EntryRowQuery(X, unit)), session.budget.exact
@@ -201,7 +202,7 @@ def moment_triplets(estimator, session, X, unit, route, products):
         squares, V = ritz[:2]
     left = products.right(V, share=_SHARES["left"]).value
     U, _, W = np.linalg.svd(left, full_matrices=False)
-    return U @ W, np.sqrt(squares), V, ritz
+    return U @ W, np.sqrt(squares), V, ritz, m * clip_norm**2
 
 
 UNIT_SOLVERS = {
@@ -286,7 +287,7 @@ def fit_entries(estimator, session, X, route):
     """Release products with the matrix, its flipped cells, or all of it."""
     unit, k, (m, n) = matrix_unit(estimator), estimator.n_components, X.shape
     ask = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit))
-    U, values, ritz, reason = np.eye(m, k), np.zeros(k), None, {}
+    U, values, ritz, most, reason = np.eye(m, k), np.zeros(k), None, math.inf, {}
     if route == "auto":
         facts = _subspaces.released_entries if unit.kind.symmetric else _subspaces.released_columns
         known = facts(ask, unit, X.shape)
@@ -294,7 +295,7 @@ def fit_entries(estimator, session, X, route):
         if route not in ("one_shot", "sums") and estimator.delta > 0:
             session.take_delta()
     if route in ("gram", "screened"):
-        U, values, V, ritz = moment_triplets(estimator, session, X, unit, route, ask)
+        U, values, V, ritz, most = moment_triplets(estimator, session, X, unit, route, ask)
     elif route == "one_shot":
         ask = _released_whole(session, ask, unit, X.shape)
         if unit.kind.symmetric:
@@ -311,7 +312,8 @@ def fit_entries(estimator, session, X, route):
         total = total._replace(value=max(float(total.value), float(np.sum(values**2))))
     components = _base.components_of(V)
     signs = np.sign(np.sum(components.T * V, axis=0))
-    verdict = _base.found_of(values) if ritz is None else _base.verdict_of_ritz(ritz, total, n)
+    held = total._replace(value=min(float(total.value), most))  # Ritz values are of clipped rows
+    verdict = _base.found_of(values) if ritz is None else _base.verdict_of_ritz(ritz, held, n)
     values = values * _base.warn_of_verdict(estimator, *verdict)
     mean_square = max(float(total.value), total.noise_scale) / m
     attributes = svd_variances(values**2, components, means, mean_square, m, noise)
