@@ -309,8 +309,7 @@ def _by_name(estimator: Any, name: str, value: Mapping[Any, Any], names: Any) ->
         missing = [column for column in columns if column not in value]
         unknown = [column for column in value if column not in columns]
         raise ValueError(
-            f"{title} must name each column of X. Columns without bounds: {missing}. Names that "
-            f"are not in X: {unknown}."
+            f"{title} must name the columns of X. Without bounds: {missing}; not in X: {unknown}."
         )
     return [tuple(value[column]) for column in columns]
 

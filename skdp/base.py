@@ -496,9 +496,8 @@ def warn_undetected_columns(
         return
     warn_caller(
         f"{type(estimator).__name__} could not find the scale of "
-        f"{listed(estimator, undetected, of)}, {outcome}. This needs {needed} to {2 * needed} "
-        f"{'groups with ' * (units_of(estimator) == 'groups')}values that differ from the most "
-        f"frequent one. Give public {remedy}.",
+        f"{listed(estimator, undetected, of)}, {outcome}. {needed} to {2 * needed} "
+        f"{units_of(estimator)} must differ from the most frequent value. Give public {remedy}.",
         category,
     )
 

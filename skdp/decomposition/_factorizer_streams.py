@@ -114,8 +114,7 @@ class FactorizerStreams(StreamingMixin):
     def _refuse_rows(self, name):
         if self._protects.by_rows:
             raise ValueError(
-                f"privacy_unit='row' clips whole rows, and {name} receives entries; use "
-                "partial_fit."
+                f"privacy_unit='row' clips whole rows, but {name} adds entries; use partial_fit."
             )
 
     # -- the state ------------------------------------------------------------------------------

@@ -70,9 +70,8 @@ class StreamingMixin:
         self._check_stream(group.session, group.notes["params"])
         if self._acknowledged != group.acts:
             raise PrivacyError(
-                "an earlier call was interrupted, and its batch may be included. "
-                "n_committed_calls() returns the number of calls that are included; continue with "
-                "the next batch."
+                "an earlier call was interrupted, and its batch may be included. Continue after as "
+                "many calls as n_committed_calls() returns."
             )
         return group
 

@@ -352,9 +352,7 @@ class FederatedClient:
         if parsed.facts != self._facts:
             both = zip(parsed.facts._fields, parsed.facts, self._facts, strict=True)
             other = (f"{name}={asked!r}, not {own!r}" for name, asked, own in both if asked != own)
-            raise PrivacyError(
-                f"the server has other settings than this client: {', '.join(other)}."
-            )
+            raise PrivacyError(f"the server has other settings: {', '.join(other)}.")
         if parsed.serial <= self._serial:
             raise PrivacyError(f"release {parsed.serial} is not new; nothing was sent.")
         bounded = self._asked(self._query, parsed.calls)

@@ -286,9 +286,7 @@ def _unfitted(model: Any) -> tuple[Any, int]:
     model._check_parameters()
     _clients.finite_budget(float(model.epsilon), float(model.delta))
     if model.group_column is not None:
-        raise ValueError(
-            "a federated fit takes users as 'groups' of its clients; leave 'group_column' at None."
-        )
+        raise ValueError("federated clients take users as 'groups'; leave 'group_column' at None.")
     model._decide_classes()
     return model, model._encoding()[1]
 

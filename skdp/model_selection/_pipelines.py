@@ -246,8 +246,7 @@ def _other_units(step, flow):
     before, unit = ", ".join(flow.touched), getattr(step, "privacy_unit", "row")
     if unit_of(step).bound is not None:  # of an entry, or of a change of many
         yield (
-            f"it protects one {unit}, but {before} may turn a change of one entry into a larger "
-            "one.",
+            f"it protects one {unit}, but {before} may enlarge a change of one entry.",
             "Put it first, or protect rows: privacy_unit='row'.",
         )
     column = getattr(step, "group_column", None)

@@ -351,9 +351,8 @@ class Divergence:
         for kind in ("delta", "sketch"):
             if kind in whole.kinds:
                 raise PrivacyError(
-                    f"a PrivacyLedger with a budget {self.name!r} takes no losses of kind "
-                    f"{kind!r}, for which {self.name!r} is not defined. Use PrivacyLedger(epsilon, "
-                    "delta)."
+                    f"{self.name!r}, the budget of this PrivacyLedger, is not defined for losses "
+                    f"of kind {kind!r}. Use PrivacyLedger(epsilon, delta)."
                 )
         return self._total(whole) <= self.limit * _ROUND
 
