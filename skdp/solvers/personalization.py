@@ -377,8 +377,8 @@ def scaling_of(columns: Columns) -> Scaling:
     rare = ~columns.found & (distance == 0) & (columns.needed <= columns.n < math.inf)
     rare_scale = np.exp(np.median(np.log(columns.deviation[rare]))) if rare.any() else 1.0
     common = np.median(columns.spread[shown]) if shown.any() else rare_scale
-    # Zeros beside about as many ones may have a centre a little off them. Their distance from it is
-    # no scale, and it takes more rows to show that many entries lie far beyond.
+    # If zeros and ones are about equally frequent, the centre may lie near one of them. The small
+    # distance to it is no scale, and more rows are needed to show that many entries lie far beyond.
     dummy = (distance > 0) & (distance <= 2 * columns.spread) & (columns.n < 8 * columns.needed)
     spread = np.where(dummy & (4 * columns.spread < min(common, 1)), 1.0, columns.spread)
     differs = shown & (np.abs(np.log2(spread / common)) > _SAME_SCALE)
@@ -432,7 +432,7 @@ def pooled_model(
     weight = found / math.sqrt(d)
     released = Pooled(weight, unit.center, unit.size, intercept).asked(ask, share=share)
     count_shown = not intercept or released.value[-1, -1] >= CLEAR * released.noise_scale
-    if not (count_shown and unit.found):  # not even the number of users, or of where y lies
+    if not (count_shown and unit.found):  # the number of users or the location of y is noise
         return GlobalModel(np.zeros((d, p)), unit.center, own_means=not unit.found, found=False)
     equations = normal_equations(
         released.value, released.noise_scale, np.full(p, unit.size / _WEIGHT),

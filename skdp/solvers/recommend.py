@@ -90,7 +90,7 @@ _NOTHING = Directions(np.zeros((1, 0)), np.zeros(0), np.zeros(0))
 
 
 def _reading(moment: PairMoment, items: Items, k: int) -> Directions:
-    """Return the factors of pairs beside popularity, with a diagonal estimated from them.
+    """Return the factors of pairs without popularity, with a diagonal estimated from them.
 
     Popularity is known from the counts. The diagonal follows the k first directions, once: more
     rounds change little.

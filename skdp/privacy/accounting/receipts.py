@@ -273,7 +273,7 @@ _PURPOSES = {
     "target_sums": "mean of the targets",
     "cut_gain": "truncation of entries",
     "spread": "weights between the bounds",
-    **dict.fromkeys(("item_counts", "item_frequency_sum"), "counts of items"),
+    **dict.fromkeys(("item_counts", "item_frequency_sum"), "counts of items or columns"),
     "pairs": "pairs of items",
     **dict.fromkeys(("record_sum", "measurement_covariance_moments"), "mean and covariance of X"),
     **dict.fromkeys(("column_sums", "row_sums"), "means of rows and columns"),
