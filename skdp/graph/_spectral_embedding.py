@@ -98,8 +98,8 @@ class GraphPlans(PlansMixin):
             means = KMeans(groups, n_init=3, random_state=0).fit_predict(rows)
             return float(adjusted_rand_score(labels, means))
 
-        said = f"{nodes} nodes in {groups} groups; inside one a pair is linked with chance "
-        said += f"{inside:.2g}, between them {outside:.2g}"
+        said = f"{nodes} nodes in {groups} groups; probability of an edge {inside:.2g} within a "
+        said += f"group, {outside:.2g} between groups"
         return PlanData(lambda model: model.fit(A), score, (said,), best=math.nan)
 
 
