@@ -167,7 +167,7 @@ class PublicationMixin(FitsElsewhereMixin):
         self._check_published()
         if self.target_scale_found_ and not self.global_model_found_:
             warn_caller(
-                f"{type(self).__name__} could use no model common to all users: the public copy "
+                f"{type(self).__name__} could use no global model: the public copy "
                 "predicts about the middle of the targets' range, or the class frequencies, until "
                 "adapt() fits models. Use more users, a larger 'epsilon' or fewer columns.",
                 PartialSignalWarning,
