@@ -279,7 +279,7 @@ def test_scales_that_are_seen_need_no_word(shift):
     for _ in range(4):
         DPStandardScaler(epsilon=1.0).fit(rows)
     said = messages_of(DPStandardScaler().fit, rows[:60])[0]
-    enough = rows[: int(re.search(r"needs \d+ to (\d+) values", said)[1])]
+    enough = rows[: int(re.search(r"\d+ to (\d+) rows", said)[1])]
     again = [messages_of(DPStandardScaler().fit, enough) for _ in range(5)]
     assert sum("could not find" in " ".join(each) for each in again) < 3
 
