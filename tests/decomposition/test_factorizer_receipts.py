@@ -239,7 +239,7 @@ def test_a_message_without_a_receipt_of_its_noise_is_refused(claim):
         "no line": {"receipts": [{**state.receipts[0], "ledger": []}]},
     }[claim]
     message = replace(state, **changes).to_bytes()
-    refuses(ValueError, "no receipt, or a part of the noise", coordinator().merge, message)
+    refuses(ValueError, "no receipt, or only a part of the noise", coordinator().merge, message)
 
 
 @pytest.mark.parametrize("header", [{}, {"version": 2}, {"version": 3}, {"version": 3, "more": 1}])

@@ -219,9 +219,9 @@ REFUSED = [
         USERS,
         "depend on the data of others",
     ),
-    (GridSearchCV(pca(), {"adjacency": ["add_remove", "replace"]}), None, "do not add up"),
+    (GridSearchCV(pca(), {"adjacency": ["add_remove", "replace"]}), None, "do not compose"),
     (RandomizedSearchCV(pca(), {"epsilon": [1, 2]}, n_iter=1), None, "random_state"),
-    (HalvingGridSearchCV(pca(), {"n_components": [1]}), None, "decides by exact scores"),
+    (HalvingGridSearchCV(pca(), {"n_components": [1]}), None, "selects by exact scores"),
 ]  # fmt: skip
 
 
