@@ -104,8 +104,8 @@ class Layout:
 def sizes(estimator, shape, *, stream):
     """Return (method, sketch_size, core_size) for a public shape.
 
-    Sketches of a matrix at hand are twice as wide where they are small: what they lose of its tail
-    halves. Updates would take twice as long, and servers must agree whatever rows they hold.
+    Small sketches of a matrix in memory are twice as wide, which halves the part of its tail that
+    they lose. Updates would take twice as long, and servers must agree whatever rows they hold.
     """
     (m, n), k, given = shape, estimator.n_components, estimator.sketch_size
     t, v = given if np.ndim(given) else (given, None)
@@ -266,7 +266,7 @@ class NoisyState:
 
     @property
     def protects(self):
-        """What a neighbour is: unit, adjacency, and the caller's bound."""
+        """The neighbour relation: unit, adjacency, and the caller's bound."""
         receipt = self.receipts[0]
         return receipt["unit"], receipt["adjacency"], receipt["sensitivity"]
 
@@ -293,13 +293,13 @@ class NoisyState:
             raise ValueError("the message is of another version; use one version on all servers.")
         paid = [receipt["ledger"] for receipt in header["receipts"]]
         if header["n_honest_servers"] is not None or len(paid) != 1 or not paid[0]:
-            raise ValueError("the message has no receipt, or a part of the noise only.")
+            raise ValueError("the message has no receipt, or only a part of the noise.")
         header["shape"] = tuple(header["shape"])
         return NoisyState(**header)
 
 
 def contract(unit):
-    """Return the caller's bound where that is part of what a neighbour is, else None."""
+    """Return the caller's bound if it is part of the neighbour relation, else None."""
     return unit.sensitivity if unit.kind.contract else None
 
 
@@ -342,8 +342,9 @@ def check_message(state, message, unit):
     for header in (message, *(before for _, before in state.released)):
         if header.protects != own:
             raise ValueError(
-                "states that protect different things cannot be merged; use one 'privacy_unit', "
-                f"'adjacency' and 'unit_bound'. Got {header.protects}, and {own} here."
+                "states with different privacy units or bounds cannot be merged; use one "
+                f"'privacy_unit', 'adjacency' and 'unit_bound'. Got {header.protects}, and "
+                f"{own} here."
             )
     for other in state.received:
         check_alike(other, message)
@@ -366,7 +367,7 @@ def check_complete(states):
     rows, place = {state.row_offset: state.shape[0] for state in states}, 0
     for first in sorted(rows):
         if first != place:
-            raise ValueError(f"rows {place} to {first - 1} do not come from one server each.")
+            raise ValueError(f"rows {place} to {first - 1} are missing, or at several servers.")
         place += rows[first]
 
 
@@ -566,8 +567,8 @@ def resumed(estimator, group):
     maps = draw_maps(layout, estimator.sketch, group.sketches())
     if map_digest(maps, left=True) != group.notes["digest"]:
         raise PrivacyError(
-            "the sketches of this stream cannot be drawn again here: another machine or "
-            "numerical library rounds otherwise. Go on where it began."
+            "the sketches of this stream cannot be drawn again here, because this machine or "
+            "numerical library rounds differently. Continue on the machine where it began."
         )
     return Running(group, layout, maps)
 

@@ -114,7 +114,7 @@ class FactorizerStreams(StreamingMixin):
     def _refuse_rows(self, name):
         if self._protects.by_rows:
             raise ValueError(
-                f"privacy_unit='row' clips whole rows, which {name} does not see; use partial_fit."
+                f"privacy_unit='row' clips whole rows, but {name} adds entries; use partial_fit."
             )
 
     # -- the state ------------------------------------------------------------------------------
@@ -291,13 +291,13 @@ class FactorizerStreams(StreamingMixin):
 
     def _refuse_servers(self, name):
         if self.max_releases > 1:
-            raise PrivacyError(f"{name} opens a state once for all; it needs max_releases=1.")
+            raise PrivacyError(f"{name} releases a state only once; it needs max_releases=1.")
 
     def _refuse_part(self, name):
         if (self._server or states.Server()).n_honest_servers is not None:
             raise PrivacyError(
-                f"{name} would show a part of the noise, which protects nothing alone; with "
-                "n_honest_servers use merge_secure."
+                f"with n_honest_servers, this server adds only a part of the noise, which is too "
+                f"little for {name}. Use merge_secure."
             )
 
     def _sent(self, receipts=()):

@@ -47,7 +47,7 @@ def scored_unit(name):
     unit = unit_named(name)
     if unit.name not in _ROW_UNITS:
         raise PrivacyError(
-            f"a change of one {name} can move the losses of many rows: no private score."
+            f"one {name} can change the losses of many rows, so it has no private score."
         )
     return unit
 

@@ -144,7 +144,7 @@ def split_interactions(R: Any, test_size: float = 0.2, *, random_state: Any = No
     test_size : float, default=0.2
         Probability that an item is held out.
     random_state : int, Generator, RandomState or None, default=None
-        Seed of the split; None splits by the operating system.
+        Seed of the split; None draws it from the operating system.
 
     Returns
     -------

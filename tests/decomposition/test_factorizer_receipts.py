@@ -248,7 +248,7 @@ def test_a_second_release_tells_of_the_first(first):
         refuses(PrivacyError, "Use sklearn.base.clone", copy.merge, message)
     entry = {"privacy_unit": "entry", "adjacency": "add_remove", "method": "dense"}
     other = server(**entry)
-    refuses(ValueError, "protect different things", model.set_params(**entry).merge, other)
+    refuses(ValueError, "different privacy units or bounds", model.set_params(**entry).merge, other)
 
 
 @pytest.mark.parametrize("claim", ["a share", "no receipt", "no line"])
@@ -261,7 +261,7 @@ def test_a_message_without_a_receipt_of_its_noise_is_refused(claim):
         "no line": {"receipts": [{**state.receipts[0], "ledger": []}]},
     }[claim]
     message = replace(state, **changes).to_bytes()
-    refuses(ValueError, "no receipt, or a part of the noise", coordinator().merge, message)
+    refuses(ValueError, "no receipt, or only a part of the noise", coordinator().merge, message)
 
 
 @pytest.mark.parametrize("header", [{}, {"version": 2}, {"version": 3}, {"version": 3, "more": 1}])

@@ -370,7 +370,7 @@ def test_a_message_is_merged_once():
 def test_a_release_that_lacks_a_server_may_be_repeated():
     first = two_sketches(matrix_shape=(5, 20), sketch_size=(5, 5)).update([0], [0], [1.0])
     later = first.for_server(matrix_shape=(10, 20), row_offset=5).update([0], [0], [1.0])
-    refuses(ValueError, "one server each", later.release)
+    refuses(ValueError, "are missing, or at several servers", later.release)
     left, below = (model._state.running.maps[1].left.matrix for model in (first, later))
     assert not np.array_equal(left, below[:5])
     other = two_sketches(matrix_shape=(5, 20), sketch_size=(4, 5))
@@ -429,4 +429,4 @@ def test_servers_do_not_share_a_seed():
     assert whole._state.source is None  # the sketches are those of the seed
     stream = two_sketches(max_releases=2)
     for model, server in ((stream, whole), (whole, stream)):
-        refuses(PrivacyError, "secure opens a state once", model.merge_secure, [server], None)
+        refuses(PrivacyError, "secure releases a state only once", model.merge_secure, [server], None)

@@ -235,14 +235,14 @@ REFUSED = [
          "depend on the data of others")
         for cv in (GroupKFold(3), KFold(3))
     ),
-    (GridSearchCV(pca(), {"adjacency": ["add_remove", "replace"]}), None, "do not add up"),
+    (GridSearchCV(pca(), {"adjacency": ["add_remove", "replace"]}), None, "do not compose"),
     (
         GridSearchCV(skdp.DPTruncatedSVD(1, privacy_unit="spectral"), {"unit_bound": [1.0, 2.0]}),
         None,
-        "do not add up",
+        "do not compose",
     ),
     (RandomizedSearchCV(pca(), {"epsilon": [1, 2]}, n_iter=1), None, "random_state"),
-    (HalvingGridSearchCV(pca(), {"n_components": [1]}), None, "decides by exact scores"),
+    (HalvingGridSearchCV(pca(), {"n_components": [1]}), None, "selects by exact scores"),
 ]  # fmt: skip
 
 

@@ -274,8 +274,8 @@ def test_a_step_may_be_vouched_for():
 @pytest.mark.parametrize(
     ("pipe", "text"),
     [
-        (DPRidgeClassifier(), "labels occur in y"),
-        (DPTruncatedSVD(privacy_unit="frobenius"), "norm 'unit_bound'"),
+        (DPRidgeClassifier(), "set of labels in y"),
+        (DPTruncatedSVD(privacy_unit="frobenius"), "of at most 'unit_bound'"),
         (make_pipeline(Normalizer(), DPRidge()), "at least two rows"),
     ],
 )
@@ -499,7 +499,7 @@ BY_ROW = FunctionTransformer(lambda X: X / 2)
         (RowClipper(), {"scale": [RowClipper(), BY_COLUMN]}, "proven only with func"),
         (RowClipper(), {"scale": [RowClipper(), StandardScaler()]}, "scale: StandardScaler"),
         (RowClipper(), {"ridge": [Ridge()]}, "no step is private"),
-        (RowClipper(), {"ridge": [DPRidge(privacy_unit="group", group_column=0)]}, "went through"),
+        (RowClipper(), {"ridge": [DPRidge(privacy_unit="group", group_column=0)]}, "may rename"),
         (RowClipper(), {"memory": [None, "nowhere"]}, "proven only with memory=None"),
     ],
 )
@@ -565,9 +565,9 @@ def test_one_budget_for_all_steps(weights):
 
 def test_one_budget_refuses_what_it_cannot_count():
     refuses(PrivacyError, "verified", with_budget, make_pipeline(StandardScaler(), DPRidge()))
-    refuses(PrivacyError, "may spend otherwise", with_budget, DPTruncatedSVD(privacy_unit="entry"))
-    refuses(PrivacyError, "adds up pure fits", with_budget, DPRidge(), delta=0.0)
-    refuses(PrivacyError, "may spend otherwise", with_budget, DPGridSearchCV(DPRidge(), {}, SCORER))
+    refuses(PrivacyError, "of another kind", with_budget, DPTruncatedSVD(privacy_unit="entry"))
+    refuses(PrivacyError, "needs pure fits", with_budget, DPRidge(), delta=0.0)
+    refuses(PrivacyError, "of another kind", with_budget, DPGridSearchCV(DPRidge(), {}, SCORER))
     refuses(PrivacyError, "needs? verified", with_budget, make_pipeline(RowClipper()))
     delta = 100 * SAMPLER_DISTANCE  # of which three samplers' errors take a part that counts
     steps = with_budget(make_pipeline(DPStandardScaler(), DPPCA(), DPRidge()), delta=delta)
