@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp import DPLowRankFactorizer, PrivacyLedger, testing
+from skdp import DPIncrementalPCA, DPLowRankFactorizer, PrivacyLedger, testing
 from skdp.decomposition import _factorizer_state
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.privacy.gate.session import Accumulator
@@ -415,6 +415,7 @@ def test_other_sketches_than_those_paid_for_are_refused(released, tmp_path, monk
             np.linalg, "qr", lambda A: [part if len(A) != side else -part for part in real(A)]
         )
         refuses(PrivacyError, "drawn again", go_on)
+    refuses(ValueError, "holds a stream", DPIncrementalPCA.restore, tmp_path / "stream")
     go_on()
 
 
@@ -429,4 +430,4 @@ def test_servers_do_not_share_a_seed():
     assert whole._state.source is None  # the sketches are those of the seed
     stream = two_sketches(max_releases=2)
     for model, server in ((stream, whole), (whole, stream)):
-        refuses(PrivacyError, "secure releases a state only once", model.merge_secure, [server], None)
+        refuses(PrivacyError, "a state only once", model.merge_secure, [server], None)
