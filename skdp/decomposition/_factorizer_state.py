@@ -336,23 +336,25 @@ def check_alike(state, other):
         raise ValueError(f"states of shapes {state.shape} and {other.shape} cannot be merged.")
 
 
-def check_message(received, message, unit):
+def check_message(state, message, unit):
     """Refuse the header of a state that cannot be added, before that state is opened."""
     own = (unit.name, unit.adjacency, contract(unit))
-    if message.protects != own:
-        raise ValueError(
-            "states with different privacy units or bounds cannot be merged; use one "
-            f"'privacy_unit', 'adjacency' and 'unit_bound'. Got {message.protects}, and {own} here."
-        )
-    if received:
-        check_alike(received[0], message)
-        receipt_of([*received, message])
+    for header in (message, *(before for _, before in state.released)):
+        if header.protects != own:
+            raise ValueError(
+                "states with different privacy units or bounds cannot be merged; use one "
+                f"'privacy_unit', 'adjacency' and 'unit_bound'. Got {header.protects}, and "
+                f"{own} here."
+            )
+    for other in state.received:
+        check_alike(other, message)
+    if state.received:
+        receipt_of([*state.received, message])
 
 
 def check_new(states, message):
-    """Refuse a message that does not match, or that was merged already: noise never repeats."""
+    """Refuse a message that was merged already: noise never repeats."""
     for state in states:
-        check_alike(state, message)
         same = zip(state.arrays, message.arrays, strict=True)
         if any(state.variances) and all(np.array_equal(a, b) for a, b in same):
             raise ValueError("this state was merged already: its data would count twice.")
@@ -362,14 +364,11 @@ def check_complete(states):
     """Refuse states that do not match, or rows that are missing, before anything is opened."""
     for other in states[1:]:
         check_alike(states[0], other)
-    blocks = {state.row_offset: state.shape for state in states}
-    if any(blocks[state.row_offset] != state.shape for state in states):
-        raise ValueError("states with the same 'row_offset' must have the same shape.")
-    place = 0
-    for first in sorted(blocks):
+    rows, place = {state.row_offset: state.shape[0] for state in states}, 0
+    for first in sorted(rows):
         if first != place:
             raise ValueError(f"rows {place} to {first - 1} are missing, or at several servers.")
-        place += blocks[first][0]
+        place += rows[first]
 
 
 def added(states):
@@ -399,9 +398,9 @@ def stacked(blocks):
 
 def receipt_of(states):
     """Return (receipt, ledger) of opened states; PrivacyError where none is known."""
-    blocks, end = [], 0
+    blocks, end = [], -math.inf
     for state in sorted(states, key=lambda state: state.row_offset):
-        if not blocks or state.row_offset >= end:  # else they may hold parts of one row
+        if state.row_offset >= end:  # else they may hold parts of one row
             blocks.append([])
         blocks[-1].append(state.receipts)
         end = max(end, state.row_offset + state.shape[0])
@@ -506,14 +505,14 @@ class FactorizerState:
         Where the sketches come from, which servers share.
     received : tuple of NoisyState
         Opened states of other servers.
-    sent : tuple of (str or None, NoisyState)
-        Fingerprints and headers of states that were opened for others.
+    released : tuple of (str or None, NoisyState)
+        Fingerprints and headers of states that were opened: for others, or in earlier releases.
     """
 
     running: Running | None = field(default=None, repr=False)
     source: sketches.SketchSource | None = field(default=None, repr=False)
     received: tuple = field(default=(), repr=False)
-    sent: tuple = field(default=(), repr=False)
+    released: tuple = field(default=(), repr=False)
 
 
 def begin(estimator, session, shape):

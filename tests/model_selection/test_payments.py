@@ -391,6 +391,10 @@ def test_a_composition_opens_its_parts_to_itself_alone():
         meta.set_params(a=make_pipeline(BaggingRegressor(part)))
         refuses(PrivacyError, "is unknown", meta.fit, X, Y)
         ledger._refused.clear()
+        several = type("Several", (MultiOutputRegressor,), {})(part)  # a subclass may do anything
+        for many in (several, VotingRegressor([("a", BaggingRegressor(part)), ("b", part)])):
+            with pytest.raises(PrivacyError, match="cost is unknown"), ledger.charge(many):
+                raise AssertionError
     assert len(ledger.entries) == 1
 
 
@@ -434,6 +438,9 @@ def test_scorer_alone_pays_the_ledger():
     model = pca().fit(X)
     with PrivacyLedger(5, 1e-5) as ledger:
         score = SCORER(model, X)
+        copied = pickle.loads(pickle.dumps(SCORER))  # it may be sent to where no ledger is
+        refuses(PrivacyError, NOT_PAID, copied, model, X)
+        ledger._refused.clear()
     assert -1 <= score <= 0
     assert ledger.spent.mu == pytest.approx(mu_of(0.3))
 

@@ -13,6 +13,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from skdp import DPPCA, DPRidge, DPTraceRegressor, DPTruncatedSVD, PrivacyError, PrivacyLedger
 from skdp.model_selection import PrivateScorer, make_private_scorer
 from skdp.preprocessing import RowClipper
+from skdp.privacy.accounting.losses import mu_from_epsilon_delta
 from skdp.queries.regression import LossQuery
 from skdp.regression import DPPersonalizedRegressor
 from skdp.testing import record_transcript, seeded_entropy
@@ -169,7 +170,7 @@ def test_a_model_that_takes_no_zeros_is_scored(form):
     refuses(ValueError, r"categories \[.*0", SQUARED, model, form(rows), y)
 
 
-BOUNDS = (0, np.inf), (1, 0), (0, np.nan), 1.0, (False, True)
+BOUNDS = (0, np.inf), (1, 0), (0, np.nan), 1.0, (False, True), (0, 1e61), (1e9, 1e9 + 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -188,12 +189,31 @@ def test_users_need_groups_and_norms_have_no_score():
     refuses(ValueError, "groups", scorer, Constant(), X, Y)
     rows = np.column_stack([np.arange(len(X)) % 50, X])
     personal = DPPersonalizedRegressor(1, group_column=0).fit(rows, Y)
-    refuses(PrivacyError, "public_copy", SQUARED, personal, rows, Y)
-    assert -1 <= SQUARED(personal.public_copy(), rows, Y) <= 0
+    for model in (personal, make_pipeline(personal)):
+        refuses(PrivacyError, "public_copy", SQUARED, model, rows, Y)
+    assert -1 <= SQUARED(personal.public_copy(), rows[:60], Y[:60]) <= 0
     assert -1 <= scorer(Constant(), X, Y, groups=np.arange(len(X)) % 50) <= 0
     assert isinstance(scorer, PrivateScorer)
     assert repr(scorer) == "make_private_scorer('squared_error', (0.0, 1.0))"
     assert scorer.private_losses[0].kind == "gaussian"
+    refuses(ValueError, "inconsistent", SQUARED, Constant(), X, Y[:-1])
+
+
+@pytest.mark.parametrize(("loss", "power"), [("squared_error", 2), ("absolute_error", 1)])
+def test_a_score_is_of_losses_about_the_middle_of_their_bounds(loss, power):
+    expected = np.clip(np.abs(Y[:60] - 0.25) ** power, 0.1, 0.5) - 0.3
+    found = exact_loss(make_private_scorer(loss, (0.1, 0.5)), Constant(), X[:60], Y[:60])[0]
+    assert found == pytest.approx(expected.sum(), abs=0.001)
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("model", [Constant(), DPRidge(epsilon=2.0)], ids=["slow", "fast"])
+def test_an_empty_fold_scores_like_any_other(model, adjacency):
+    params = {"adjacency": adjacency, "epsilon": 0.3, "delta": 1e-5}
+    scorer = make_private_scorer("squared_error", (0.0, 1.0), **params)
+    assert scorer.private_losses[0].value == pytest.approx(mu_from_epsilon_delta(0.3, 1e-5))
+    model = model.fit(X, Y) if hasattr(model, "fit") else model
+    assert exact_loss(scorer, model, X[:0], Y[:0])[0] == 0.0  # noise alone
 
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
