@@ -66,11 +66,7 @@ def find_targets(found, find, ask, share, model_budget, given=None):
 
 
 def most_undetected(columns):
-    return 2 * np.count_nonzero(_not_located(columns)) > len(columns.found)
-
-
-def _not_located(columns):
-    return ~(columns.found & columns.placed)
+    return 2 * np.count_nonzero(~columns.located) > len(columns.found)
 
 
 def model_share(shares):
@@ -98,7 +94,7 @@ def target_scale(columns, radius, given=None, *, centered):
     low, high = center - radius, center + radius
     if given is not None:
         low, high = np.maximum(low, given.low), np.minimum(high, given.high)
-        found = (low < high) & ~_not_located(columns)
+        found = (low < high) & columns.located
         low, high = np.where(found, (low, high), (given.low, given.high))
     return TargetScale.in_box(low, high, centered=centered)
 
@@ -121,7 +117,7 @@ def target_mean(ask, scale, columns, moments, n, about, share):
 
 def warn_undetected_targets(estimator, columns, model_share_left, remedy):
     """Warn of targets that were not located, and of the effect; from released numbers."""
-    undetected, outcome, category = _not_located(columns), "and used a guess", PartialSignalWarning
+    undetected, outcome, category = ~columns.located, "and used a guess", PartialSignalWarning
     if not model_share_left:
         undetected, category = np.ones_like(undetected), NoSignalWarning
         outcome = "so that all predictions are one released number"

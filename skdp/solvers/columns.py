@@ -93,6 +93,9 @@ class Columns(NamedTuple):
         How far from 0 the median was searched for.
     filled : array of shape (d,)
         At most about what fraction of entries differs from the centre.
+    located : array of bool, shape (d,)
+        Whether the scale was found, and the centre is placed or, with many rows, as uncertain as up
+        to `FAR` scales: a longer search for it would cost a model more than its error does.
     """
 
     center: FloatArray
@@ -105,6 +108,7 @@ class Columns(NamedTuple):
     deviation: FloatArray
     within: FloatArray | None = None
     filled: FloatArray | None = None
+    located: NDArray[np.bool_] | None = None
 
     def sums_noise(self, part: float) -> float:
         """Return about the noise scale of column sums released with `part` times the share."""
@@ -220,7 +224,8 @@ class _Medians(NamedTuple):
         A round number in the middle half of the posterior, or a point there of small rank; or a
         very round number in its middle four fifths.
     near : array of shape (d,)
-        Width of the smallest interval that holds that half and the centre.
+        Width of the smallest interval that holds that half and the centre; infinite where the
+        median lies beyond the range that was searched.
     about_zero : Likelihood
         The posterior of the scales about 0.
     within : array
@@ -293,7 +298,7 @@ def _medians(
     # A median beyond the range that was searched may lie anywhere; ones of dummies lie at its end.
     least, largest = np.sort(np.abs((a, b)), axis=0)
     beyond = np.where(repeated, least, largest) > within
-    near, within = np.where(beyond, 2 * within, (near, within))
+    near, within = np.where(beyond, (near + math.inf, 2 * within), (near, within))
     return _Medians(center, near, first, within, even, even & (half_snr > 3 * CLEAR)), unit
 
 
@@ -309,7 +314,8 @@ def _scales_about(
     deviation grows with the fraction that lies far outside.
     """
     center, d, kinds = medians.center, len(medians.center), medians.about_zero.kinds
-    near = medians.near / np.where(medians.even, 16, 1)
+    near = np.where(np.isfinite(medians.near), medians.near, medians.within)
+    near /= np.where(medians.even, 16, 1)
     # The scale lies between these two.
     middle = np.sqrt(np.abs(center) * np.maximum(near, np.abs(center) * 2.0**-16))
     base = np.exp2(np.rint(np.log2(np.where(center == 0, 1.0, middle))))
@@ -353,8 +359,10 @@ def _scales_about(
             guesses = np.maximum(alike[not_found[at]], SMALLEST)
             alike[not_found[at]] = np.exp(np.median(np.log(guesses)))
         shared = n, noise / weight, likelihood.enough(weight)
-        others = placed[at], deviation[at], medians.within[at]
-        out.append(Columns(center[at], spread[at], found[at], *shared, *others, filled[at]))
+        others = deviation[at], medians.within[at], filled[at]
+        reach = min(max(n / likelihood.enough(weight), 1.0), FAR) * spread[at]
+        located = found[at] & (placed[at] | ~off[at] & (medians.near[at] <= reach))
+        out.append(Columns(center[at], spread[at], found[at], *shared, placed[at], *others, located))
     return out
 
 

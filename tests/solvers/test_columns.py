@@ -86,6 +86,16 @@ def test_a_median_beyond_what_was_searched_is_not_seen(part, rng):
     assert not found.placed.any() and np.all(found.within > 250)
 
 
+@pytest.mark.parametrize(("noise", "n"), [(8.0, 400), (16.0, 100)])
+def test_a_centre_that_many_rows_leave_uncertain_is_near_enough_for_a_model(noise, n):
+    """With few rows it is not: the scale may be the distance of the entries from it."""
+    found = [f for _, f in searched(lambda rng: 30 + rng.standard_normal((n, 2)), noise)]
+    center, placed, located = np.hstack([(f.center, f.placed, f.located) for f in found])
+    uncertain = located > placed
+    assert uncertain.any() == (n > found[0].needed)
+    assert np.all(np.abs(center[uncertain] - 30) < 2)
+
+
 def searched(make, noise):
     """Yield twenty tables and what a search of their columns found."""
     for rng in map(np.random.default_rng, range(20)):
