@@ -358,11 +358,13 @@ def _scales_about(
             alike = deviation[at]
             guesses = np.maximum(alike[not_found[at]], SMALLEST)
             alike[not_found[at]] = np.exp(np.median(np.log(guesses)))
-        shared = n, noise / weight, likelihood.enough(weight)
-        others = deviation[at], medians.within[at], filled[at]
-        reach = min(max(n / likelihood.enough(weight), 1.0), FAR) * spread[at]
+        enough = likelihood.enough(weight)
+        shared = n, noise / weight, enough
+        reach = min(max(n / enough, 1.0), FAR) * spread[at]
         located = found[at] & (placed[at] | ~off[at] & (medians.near[at] <= reach))
-        out.append(Columns(center[at], spread[at], found[at], *shared, placed[at], *others, located))
+        where = center[at], spread[at], found[at]
+        others = deviation[at], medians.within[at], filled[at], located
+        out.append(Columns(*where, *shared, placed[at], *others))
     return out
 
 
