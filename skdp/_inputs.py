@@ -97,7 +97,7 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
     }
     try:
         with QUIET(), config_context(array_api_dispatch=False):  # arrays of numpy, whatever came
-            return check(*data, **{"dtype": FLOATS} | options)
+            return check(*map(_summable, data), **{"dtype": FLOATS} | options)
     except (ValueError, TypeError, OverflowError) as error:
         message = f"{error}{error.__cause__}"  # which alone quotes bytes of no type
         if (said := next((a for cause, a in advice.items() if cause in message), None)) is None:
@@ -117,6 +117,12 @@ def _refuse_form(name, data):
     refuse_malformed(data, name)
 
 
+def _summable(data):
+    """Return a COO matrix as 64-bit floats: duplicates are summed before a check casts them."""
+    coo = sp.issparse(data) and data.format == "coo" and data.dtype.kind in "fiub"
+    return data.astype(np.float64, copy=False) if coo else data
+
+
 def check_numbers(y: Any, name: str = "y") -> Any:
     """Return targets as an array; refuse text, which numpy's error would quote when casting it."""
     if sp.issparse(y):
@@ -128,6 +134,7 @@ def check_numbers(y: Any, name: str = "y") -> Any:
             f"categories by a public list first; {_DATES}."
         )
     with QUIET():  # scikit-learn looks for NaN alone among objects
+        y = y.astype(np.float64) if y.dtype.itemsize > 8 else y  # a cast later would warn
         assert_all_finite(y, input_name=name)
     return y
 
@@ -623,7 +630,7 @@ def split_users(X, column):
     kept = np.delete(np.arange(X.shape[1]), column)
     if sp.issparse(X):
         refuse_malformed(X)
-        X = X.tocsc()
+        X = _summable(X).tocsc()
         return X[:, kept].tocsr(), X[:, [column]].toarray().ravel()
     return X[:, kept], X[:, column]
 

@@ -14,7 +14,7 @@ from sklearn.base import clone
 
 import skdp
 from skdp import federated
-from skdp._inputs import checked_updates
+from skdp._inputs import checked, checked_updates, split_users
 from skdp.data.blocks import DenseRows, as_array, plain_block
 from skdp.decomposition import randomize_row
 from skdp.graph import DPSpectralEmbedding
@@ -283,6 +283,19 @@ def test_indices_outside_of_a_shape_are_refused():
 def test_blocks_keep_what_is_masked_or_no_number_out():
     for block in (np.ma.masked_equal([1, 2], 2), [1, None], [1, HUGE], np.array([1, DATE], object)):
         np.testing.assert_array_equal(as_array(block), [1.0, np.nan])
+
+
+def test_duplicates_are_summed_as_64_bit_floats():
+    """In eight bits 127 + 1 is -128, and a change of 1 would be one of 255."""
+    X = sp.coo_array((np.ones(128, np.int8), (np.zeros(128, int),) * 2), shape=(N, D))
+    rows = checked(skdp.DPPCA(), X, accept_sparse="csr"), plain_block(X), split_users(X, 1)[0]
+    assert [float(each[0, 0]) for each in rows] == [128.0] * 3
+
+
+@pytest.mark.parametrize("model", NUMERIC_Y, ids=lambda model: type(model).__name__)
+def test_targets_beyond_64_bits_are_refused_as_infinity_is(model):
+    X, (y,), more = data(model)
+    assert "infinity" in told(partial(model.fit, X, y * np.longdouble("1e400"), **more))
 
 
 def test_one_dimension_is_told_without_values():

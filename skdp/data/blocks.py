@@ -338,7 +338,7 @@ def plain_block(block: Any) -> Any:
         return as_array(block).astype(np.float64, copy=False)
     if sp.issparse(block):
         refuse_malformed(block, "a block")
-        return _canonical(sp.csr_array(block).astype(np.float64, copy=False))
+        return _canonical(sp.csr_array(block.astype(np.float64, copy=False)))
     return block
 
 
