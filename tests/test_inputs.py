@@ -20,7 +20,9 @@ from skdp.decomposition import randomize_row
 from skdp.graph import DPSpectralEmbedding
 from skdp.model_selection import make_private_scorer, split_interactions
 from skdp.preprocessing import PublicScaler, RowClipper
+from skdp.preprocessing._steps import Standardisation
 from skdp.recommend import DPRecommender, recall_at_n
+from skdp.regression._linear import LinearPredictor
 
 SECRET, HUGE, DATE = "Rome", 10**400, np.datetime64("2020-02-29")
 CONFIG = federated.AggregationConfig(n_clients=3)
@@ -291,6 +293,14 @@ def test_duplicates_are_summed_as_64_bit_floats():
     X = sp.coo_array((np.ones(128, np.int8), (np.zeros(128, int),) * 2), shape=(N, D))
     rows = checked(skdp.DPPCA(), X, accept_sparse="csr"), plain_block(X), split_users(X, 1)[0]
     assert [float(each[0, 0]) for each in rows] == [128.0] * 3
+
+
+def test_public_maps_sum_duplicates_before_they_truncate():
+    X, bounds = sp.csr_array(([1.0, 1.0], [0, 0], [0, 2]), shape=(1, 1)), np.array([[-1.5], [1.5]])
+    assert Standardisation(bounds, None, None)(X).toarray().tolist() == [[1.5]]
+    assert LinearPredictor(np.ones(1), 0.0, np.asarray, bounds)(X).tolist() == [1.5]
+    assert LinearPredictor(np.ones(1), 0.0, np.asarray, longest=1.0)(X).tolist() == [1.0]
+    assert X.nnz == 2
 
 
 @pytest.mark.parametrize("model", NUMERIC_Y, ids=lambda model: type(model).__name__)
