@@ -221,6 +221,17 @@ def test_pure_composition_is_the_enumerated_one(values):
     assert delta_from_losses([("pure", v) for v in values], sum(values) + 1e-12) == 0.0
 
 
+@pytest.mark.parametrize("n, value, epsilon", [(100, 0.1, 3.5), (10_000, 0.003, 3.045)])
+def test_pure_composition_rounds_upwards(n, value, epsilon):
+    with mpmath.workdps(40):
+        chance, exact = 1 / (1 + mpmath.exp(-mpmath.mpf(value))), mpmath.mpf(0)
+        first = math.floor((epsilon / value + n) / 2) + 1
+        for ups in range(first, min(n, first + 500) + 1):
+            mass = mpmath.binomial(n, ups) * chance**ups * (1 - chance) ** (n - ups)
+            exact += mass * -mpmath.expm1(epsilon - mpmath.mpf(value) * (2 * ups - n))
+        assert exact < delta_from_losses([("pure", value)] * n, epsilon) < exact * (1 + 1e-9)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("mu", [0.1, 0.7, 2.0])
 @pytest.mark.parametrize("pure", [0.05, 0.5, 2.0])
