@@ -34,6 +34,7 @@ from skdp.data.blocks import (
     SparseRows,
     as_array,
     check_source,
+    in_64_bits,
     is_dask_array,
     is_paths,
     is_source,
@@ -98,7 +99,7 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
     }
     try:
         with QUIET(), config_context(array_api_dispatch=False):  # arrays of numpy, whatever came
-            return check(*map(_summable, data), **{"dtype": FLOATS} | options)
+            return check(*map(in_64_bits, data), **{"dtype": FLOATS} | options)
     except (ValueError, TypeError, OverflowError) as error:
         message = f"{error}{error.__cause__}"  # which alone quotes bytes of no type
         if (said := next((a for cause, a in advice.items() if cause in message), None)) is None:
@@ -118,24 +119,17 @@ def _refuse_form(name, data):
     refuse_malformed(data, name)
 
 
-def _summable(data):
-    """Return a COO matrix as 64-bit floats: duplicates are summed before a check casts them."""
-    coo = sp.issparse(data) and data.format == "coo" and data.dtype.kind in "fiub"
-    return data.astype(np.float64, copy=False) if coo else data
-
-
 def check_numbers(y: Any, name: str = "y") -> Any:
     """Return targets as an array; refuse text, which numpy's error would quote when casting it."""
     if sp.issparse(y):
         raise TypeError(f"{name} is sparse, but must be dense: use '.toarray()'.")
-    y = np.asarray(y)
+    y = in_64_bits(np.asarray(y))
     if y.dtype.kind not in "fiub":
         raise ValueError(
             f"{name} must hold numbers. Got values of type {y.dtype.type.__name__}: encode "
             f"categories by a public list first; {_DATES}."
         )
     with QUIET():  # scikit-learn looks for NaN alone among objects
-        y = y.astype(np.float64) if y.dtype.itemsize > 8 else y  # a cast later would warn
         assert_all_finite(y, input_name=name)
     return y
 
@@ -289,7 +283,6 @@ def _indices(name, values, limit):
 
 
 # Rows with targets and groups, in memory or in blocks: what of them is public, checked first.
-#
 # A record is a row with its target, so that neighbours agree in whether X and y have equally many:
 # it may be said that they have not. How many they are may not.
 
@@ -631,7 +624,7 @@ def split_users(X, column):
     kept = np.delete(np.arange(X.shape[1]), column)
     if sp.issparse(X):
         refuse_malformed(X)
-        X = _summable(X).tocsc()
+        X = in_64_bits(X).tocsc()
         return X[:, kept].tocsr(), X[:, [column]].toarray().ravel()
     return X[:, kept], X[:, column]
 

@@ -299,6 +299,14 @@ def refuse_malformed(data: Any, name: str = "an estimator") -> None:
         raise ValueError(f"{name} was passed a sparse matrix with indices outside of its shape.")
 
 
+def in_64_bits(data: Any) -> Any:
+    """Return a COO matrix, whose duplicates a check sums, or extended floats as 64-bit floats."""
+    coo = sp.issparse(data) and data.format == "coo" and data.dtype.kind in "fiub"
+    with np.errstate(over="ignore"):
+        extended = isinstance(data, np.ndarray) and data.dtype.char == "g"
+        return data.astype(np.float64, copy=False) if coo or extended else data
+
+
 def as_array(block: Any) -> NDArray[Any]:
     """Return numbers as an array; masked entries, and objects that are no numbers, become NaN.
 
