@@ -139,6 +139,16 @@ def test_pure_and_range_losses():
         transcript_audit(lambda d: choosing(d, 0.9), (one, far)).check()
 
 
+def test_large_sums_in_53_bits_are_no_faults():
+    def large(data):
+        s = session()
+        s.release(integers(data), 1.0)
+        return Result(s)
+
+    data = np.geomspace(1e5, 4e6, 50)
+    assert transcript_audit(large, (data, data)).check().ratio == 0.0
+
+
 def test_more_releases_on_the_neighbour_are_a_fault():
     def counting(data):
         s = session()
