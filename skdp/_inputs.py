@@ -91,7 +91,7 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
         "Found array with dim 3": f"Found array with dim 3, and {name} takes one table: join a "
         "list of tables by pd.concat(tables) or np.vstack(tables).",
         "Expected unique column names": f"{name} needs distinct column names: rename columns of X.",
-        "float() argument": f"Input has pd.NA, or no number{texts}, and {name} {_MISSING}",
+        "NAType'": f"Input has pd.NA among text or objects{texts}, and {name} {_MISSING}",
         "contains infinity": f"Input contains infinity, or a number beyond its dtype, and {name} "
         "takes finite numbers: clip it to public bounds first, with np.clip.",
         "y contains NaN": "Input y contains NaN: leave out rows that have no target.",
