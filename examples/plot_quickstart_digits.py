@@ -10,7 +10,7 @@ squared norm of the data that lies in the fitted subspace.
 # %% Each image is one person's row. It is scaled to norm 1, which needs no other row. The rows are
 # then centred and divided by their largest norm, so that `clip_norm=1` clips nothing.
 #
-# This centring uses the exact mean of the data, and `epsilon` does not pay for it. Here this is
+# This centring uses the exact mean of the data, which `epsilon` does not cover. Here this is
 # harmless, since digits is public; with private rows use `center="private"` instead.
 import importlib.util
 

@@ -108,10 +108,10 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
 
 
 def _refuse_form(name, data):
-    """Refuse what an array would not show any more: files, dates, masks, places out of range."""
+    """Refuse input that a conversion to an array would hide: files, dates, masks, wrong indices."""
     refuse_files(name, data)
     if isinstance(data, tuple) and sp.issparse(getattr(data, "matrix", None)):
-        raise TypeError(f"{name} needs a matrix: pass its attribute 'matrix' alone.")
+        raise TypeError(f"{name} needs a matrix. Pass the attribute 'matrix' of this object.")
     if (dates := columns_of(data, "Mm")) is not None or holds_times(data):
         raise ValueError(f"{name} needs numbers, and found dates or times{dates or ''}: {_DATES}.")
     if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
@@ -202,9 +202,9 @@ def map_blocks(estimator, X, source, compute, n_columns, dtype=None):
         return map_rows(X, compute, n_columns, dtype)
     if not hasattr(source, "blocks"):
         raise ValueError(
-            f"{type(estimator).__name__} maps arrays, memory maps, lists of files, Dask arrays "
-            f"and sources that have 'blocks': rows of a {type(X).__name__} stay where they are. "
-            "Map each of its parts there."
+            f"{type(estimator).__name__} cannot transform the rows of a {type(X).__name__}, which "
+            "has no 'blocks'. Transform each part on the machine that holds it, or pass an array, "
+            "a memory map, a list of files or a Dask array."
         )
     found = (compute(block).astype(dtype, copy=False) for block in source.blocks())
     return np.concatenate(list(found)) if isinstance(X, np.memmap) else found
@@ -258,7 +258,7 @@ def check_histories(R, name="R"):
 
 
 def checked_updates(rows, columns, deltas, shape):
-    """Return places and numbers of updates, equally long."""
+    """Return row indices, column indices and values of updates, of equal length."""
     i, j = _indices("rows", rows, shape[0]), _indices("columns", columns, shape[1])
     options = {"dtype": np.float64, "ensure_2d": False, "ensure_min_samples": 0}
     deltas = advised("deltas", check_array, np.atleast_1d(deltas), **options)
@@ -283,8 +283,8 @@ def _indices(name, values, limit):
 
 
 # Rows with targets and groups, in memory or in blocks: what of them is public, checked first.
-# A record is a row with its target, so that neighbours agree in whether X and y have equally many:
-# it may be said that they have not. How many they are may not.
+# A record is a row with its target, so neighbours agree in whether X and y have equal length: an
+# error may state that they do not. It may not state how many rows there are.
 
 
 _UNEQUAL = "have inconsistent numbers of samples (how many is private)"
@@ -359,7 +359,7 @@ def _lengths(name, X, source):
         return source.lengths
     raise ValueError(
         f"{name} takes rows in memory, memory maps, lists of files, Dask arrays and DaskRows of "
-        "files: y follows the order of the rows, which a row source does not promise. Got "
+        "files. A row source has no known order of rows, so y cannot be matched to them. Got "
         f"{type(X).__name__}."
     )
 
@@ -527,11 +527,11 @@ def groups_of_batch(X, groups, seen):
         labels = labels.astype(f"{kind}8[us]")
     names = [name_of_label(label) for label in labels.tolist()]
     if names and seen and names[0][0] != seen[0][0]:
-        raise ValueError("Groups are text in one batch and numbers in another.")
+        raise ValueError("Groups are text in one batch and numbers in another: use astype(str).")
     if not set(seen).isdisjoint(names):
         raise ValueError(
-            "A group of this batch came in an earlier one (it is not named here), and would count "
-            "twice: all rows of a group must come in one batch. This batch was not used."
+            "A group of this batch came in an earlier one, and would count twice. (This message "
+            "does not name it.) This batch was not used. Put all rows of a group into one batch."
         )
     return GroupRows(X, {}, codes), sorted({*seen, *names})
 
@@ -578,7 +578,7 @@ def without_column(estimator, X, *, reset):
 
 
 def column_number(estimator):
-    """Return where the column of groups stands among the columns that were fitted."""
+    """Return the index of the column of groups among the columns that were fitted."""
     column = estimator.group_column
     names = list(getattr(estimator, "feature_names_in_", ()))
     return names.index(column) if column in names else column % estimator.n_features_in_
@@ -617,7 +617,7 @@ def split_users(X, column):
     if not _is_index(column):
         raise ValueError(
             f"'group_column' is {column!r}, and X is no data frame: give the index of a column, or "
-            "let the step in front keep names, with set_output(transform='pandas')."
+            "let the previous step keep names, with set_output(transform='pandas')."
         )
     if X.ndim != 2 or not -X.shape[1] <= column < X.shape[1]:
         raise ValueError(f"'group_column' {column!r} is not a column of X.")

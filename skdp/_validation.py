@@ -93,7 +93,7 @@ def check_int(estimator, name, low, *, also=(), none=False, parts=False):
 
 
 def check_option(estimator, name, options, otherwise=""):
-    """Return a string parameter that is one of `options`; `otherwise` names what is no string."""
+    """Return a string parameter among `options`; `otherwise` names other allowed values."""
     value = getattr(estimator, name)
     if not isinstance(value, str) or value not in options:
         refuse_value(estimator, name, f"a str among {sorted(options)}{otherwise}", value)
@@ -155,7 +155,7 @@ def check_n_jobs(estimator):
 
 
 def check_center_option(estimator):
-    """Check a `center` that is a word; True and False are those of other classes."""
+    """Check a `center` that is a string; True and False belong to other classes."""
     if estimator.center is None or isinstance(estimator.center, str | bool):
         check_option(estimator, "center", ("private", "none"), ", or an array of public centres")
 
@@ -248,7 +248,7 @@ _FORMS = (
 
 
 def check_column_bounds(estimator: Any, name: str) -> None:
-    """Refuse bounds that are none; whether they fit the columns is seen with these."""
+    """Refuse values that are no bounds; `column_bounds` checks whether they fit the columns."""
     value = getattr(estimator, name)
     try:
         by_name = isinstance(value, Mapping)
@@ -276,7 +276,7 @@ def column_bounds(
 
 
 def middle_and_radius(low: Any, high: Any, *, centered: bool = True) -> tuple[Any, Any]:
-    """Return the middle of public bounds (or 0), and how far they reach from there."""
+    """Return the midpoint of public bounds (or 0), and their largest distance from it."""
     middle = low + (high - low) / 2 if centered else np.zeros_like(low)
     return middle, np.maximum(high - middle, middle - low)
 
@@ -302,14 +302,14 @@ def _by_name(estimator: Any, name: str, value: Mapping[Any, Any], names: Any) ->
     if names is None:
         raise ValueError(
             f"{title} is a dict by column name, but X has no column names. Give arrays (low, "
-            "high), or let the step in front keep names: set_output(transform='pandas')."
+            "high), or let the previous step keep names: set_output(transform='pandas')."
         )
     columns = list(names)
     if set(columns) != set(value):
         missing = [column for column in columns if column not in value]
         unknown = [column for column in value if column not in columns]
         raise ValueError(
-            f"{title} must have the columns of X. Without bounds: {missing}; not in X: {unknown}."
+            f"{title} must name the columns of X. Without bounds: {missing}; not in X: {unknown}."
         )
     return [tuple(value[column]) for column in columns]
 
@@ -410,26 +410,26 @@ def check_classes(estimator, *, least=2):
 
 
 def refuse_files(name, *data):
-    """Refuse what holds no numbers yet: only X may be a list of files, which is read elsewhere."""
+    """Refuse files and row sources: only X may be a list of files, which is read elsewhere."""
     for part in data:
         if any(callable(getattr(part, method, None)) for method in ("blocks", "parts")):
             raise TypeError(
-                f"{name} takes a row source as X where rows may come in blocks, and not behind "
-                "other steps. A source has n_features, n_rows, parts and blocks."
+                f"{name} does not accept a row source here: only the X of an estimator that reads "
+                "blocks, without a step before it, may have n_features, n_rows, parts and blocks."
             )
         listed = isinstance(part, list | tuple)
         if (listed and not part) or hasattr(part, "__next__"):
             raise ValueError(
                 f"{name} takes no empty list or generator: pass sorted(files), or rows. Steps of a "
-                "Pipeline hand on no files."
+                "Pipeline do not pass on files."
             )
         path = part[0] if listed else part
         text = isinstance(path, str) and (not listed or path.endswith(".npy"))
         if text or isinstance(path, os.PathLike):
             arrays = "np.concatenate([np.load(path) for path in paths])"
             raise ValueError(
-                f"{name} does not read this path. Pass rows, or a list of .npy files, [path], if "
-                f"the estimator takes blocks and is the first step. For y pass {arrays}."
+                f"{name} was passed a text or a path in place of rows. Pass rows; or a list of "
+                f".npy files, [path], as X of an estimator that reads blocks. For y pass {arrays}."
             )
 
 

@@ -40,11 +40,11 @@ from skdp.units import offered, unit_of
 
 __all__ = ["DocLinkMixin"]
 
-# Where the HTML of an estimator leads to: its page in our documentation.
+# The page of our documentation that the HTML of an estimator links to.
 
 
 def _docs_version() -> str:
-    """Return which documentation is of this code: that of releases, or of the source tree."""
+    """Return which documentation describes this code: that of a release, or of the source tree."""
     try:
         unreleased = "dev" in version("skdp")
     except PackageNotFoundError:  # run from the source tree
@@ -118,15 +118,15 @@ def atomic(fit: _Fit) -> _Fit:
 def run_atomically(fit, estimator, args, kwargs):
     """Run a fit; if it raises, restore the estimator and settle its sessions.
 
-    Apart from the decorator, whose wrapper is pickled by value with classes of `__main__`. Fits of
-    one estimator wait for each other: they would restore each other's attributes, and batches of a
-    stream would not see each other's groups.
+    It is separate from the decorator, whose wrapper is pickled by value with classes of `__main__`.
+    Fits of one estimator wait for each other: they would restore each other's attributes, and
+    batches of a stream would not see each other's groups.
     """
     _refuse_weights(type(estimator).__name__, kwargs)
     with _AT_WORK.setdefault(estimator, threading.RLock()):
         before = vars(estimator).copy()
         if _is_running(fit, estimator):
-            raise PrivacyError("the same call is still running: make this one when it has ended.")
+            raise PrivacyError("the same call is still running: call again after it has ended.")
         opened = []
         outer = _OPENED.set(opened)
         try:
@@ -163,13 +163,13 @@ def _check_unchanged(estimator, before):
     """Raise if a callback, or another thread, changed parameters."""
     for name in estimator.get_params(deep=False):
         if vars(estimator).get(name) is not before.get(name):
-            raise PrivacyError(f"{name!r} was changed during the fit.")
+            raise PrivacyError(f"The parameter {name!r} was changed during the fit. Fit again.")
 
 
 def _is_running(fit, estimator):
-    """Return whether an outer call is the same one, which a signal handler must not begin anew.
+    """Return whether the same call runs already: a signal handler must not start it again.
 
-    The stack says so: a mark of our own might stay where a signal ends a call.
+    The stack is inspected, because a flag of our own might remain set if a signal ends a call.
     """
     frame = inspect.currentframe().f_back.f_back
     while frame is not None:
@@ -204,7 +204,7 @@ def _is_narrow(args, kwargs):
 
 
 def _refuse_weights(name, kwargs):
-    """Say why there are no weights, where people look for them."""
+    """Refuse sample weights, with the reason."""
     if kwargs.pop("sample_weight", None) is not None:
         raise TypeError(
             f"{name} takes no 'sample_weight': a weight multiplies the sensitivity, and the noise "
@@ -224,9 +224,9 @@ def as_input_dtype(attributes, dtype):
 
 
 class FitObserver(Account):
-    """Hears what a fit pays: for the ledgers that it is charged to, and for its callbacks."""
+    """Observes the charges of a fit, for its ledgers and its callbacks."""
 
-    rows_needed = 0  # to show the scale of rows that no search has found
+    rows_needed = 0  # for a scale that no search has found
     # Of a fit with callbacks: the estimator, as it was, the task of the fit, that of a release.
     _estimator = _given = _root = _task = None
 
@@ -345,7 +345,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
             warn_caller(f"{said} Use random_state=None.", PrivacyWarning)
 
     def _warn_of_search(self, epsilon):
-        """Warn once that a search over epsilon adds up; it is recognised by its clones alone."""
+        """Warn once that fits of a search over epsilon add up; its clones indicate a search."""
         tried = _TRIED.get(self)
         paid = any(around()) or routes.RUN.get()  # a private search pays for its runs
         if tried is None or epsilon in tried or epsilon == math.inf or paid:
@@ -394,7 +394,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
 
     @property
     def private_state(self) -> Any:
-        """What of private data this object holds, in words; empty if it may be published."""
+        """Description of the private data that this object holds; empty if it may be published."""
         return (self._fit_keeps or "the state of a running stream") if self._holds() else ""
 
     def _holds(self):
@@ -438,7 +438,7 @@ class FitsElsewhereMixin:
 
     @atomic
     def _fit_elsewhere(self, schema, n_features, connect):
-        """Fit from rows, or users, without numbers; ``connect(session)`` asks where the data are.
+        """Fit to rows or users on other machines, which ``connect(session)`` queries.
 
         A private number of rows is 0 in the schema.
         """
@@ -461,15 +461,15 @@ _SHOWN = 10  # column numbers in a warning
 
 
 def units_of(estimator, rows="rows"):
-    """Return the word for what a fit needs more of."""
+    """Return the name of the units of which a fit needs more."""
     return "groups" if getattr(estimator, "privacy_unit", "row") == "group" else rows
 
 
 def warn_unseen(estimator, of, needed, remedy):
     """Say that a scale was not found; `remedy` is the public parameter that takes its place."""
     warn_caller(
-        f"{type(estimator).__name__} could not find the scale of {of}: this needs about {needed} "
-        f"that differ from 0 or from their centre. A guess took its place. Give a public {remedy}.",
+        f"{type(estimator).__name__} could not find the scale of {of}, and used a guess. About "
+        f"{needed} of them must differ from 0 and from their centre. Give a public {remedy}.",
         PartialSignalWarning,
     )
 
@@ -483,9 +483,9 @@ def check_given(estimator):
 
 
 def clip_norm_of(estimator, session, ask, share, near=1.0):
-    """Return about the median of the norms of some rows, or the given clip norm where none is seen.
+    """Return about the median norm of some rows, or the given clip norm if no median is found.
 
-    Without noise nothing is protected, so that nothing need be cut.
+    Without noise nothing is protected, so no row is clipped.
     """
     learnt = estimator.clip_norm == "auto"
     given = math.inf if learnt else float(estimator.clip_norm)
@@ -500,13 +500,13 @@ def clip_norm_of(estimator, session, ask, share, near=1.0):
 def warn_undetected_columns(
     estimator, undetected, needed, *, outcome, remedy, of="columns", category=PartialSignalWarning
 ):
-    """Warn of the columns whose scale was not found, with the number of values that it takes."""
+    """Warn of columns whose scale was not found; state how many values the search needs."""
     if not undetected.any():
         return
     warn_caller(
         f"{type(estimator).__name__} could not find the scale of "
-        f"{listed(estimator, undetected, of)}, {outcome}. This needs {needed} to {2 * needed} "
-        f"values that differ from the most frequent one. Give public {remedy}.",
+        f"{listed(estimator, undetected, of)}, {outcome}. {needed} to {2 * needed} "
+        f"{units_of(estimator)} must differ from the most frequent value. Give public {remedy}.",
         category,
     )
 
@@ -527,13 +527,13 @@ def warn_unresolved_scales(estimator, columns, moments):
     warn_caller(
         f"{type(estimator).__name__} released a scale of {listed(estimator, unresolved)} that may "
         f"be noise, and far too large. Use more {units_of(estimator)}, a larger 'epsilon', or "
-        "close public 'bounds'.",
+        "narrow public 'bounds'.",
         PartialSignalWarning,
     )
 
 
 def listed(estimator, which, of="columns"):
-    """Return how many there are, of how many, and the first ones by name where they have names."""
+    """Return a text: the number of selected columns, of all, and the names of the first."""
     if np.all(which):
         return f"all {len(which)} {of}" if len(which) > 1 else f"the {of[:-1]}"
     columns = np.flatnonzero(which)

@@ -20,7 +20,7 @@ class UtilityWarning(UserWarning):
 
 
 class NoSignalWarning(UtilityWarning):
-    """The result may hold nothing of the data: noise and chance alone could explain it."""
+    """The result may contain nothing of the data: noise and chance alone could explain it."""
 
 
 class PartialSignalWarning(UtilityWarning):

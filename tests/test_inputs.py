@@ -265,7 +265,7 @@ def test_a_source_that_is_no_table_of_its_width_is_refused_before_it_is_charged(
     rows = SimpleNamespace(n_features=D, blocks=lambda: iter([TABLE]))
     with pytest.raises(TypeError, match=r"needs the methods \['n_rows', 'parts'\] too"):
         skdp.DPPCA(1).fit(rows)
-    with pytest.raises(TypeError, match="A source has n_features, n_rows, parts and blocks"):
+    with pytest.raises(TypeError, match="may have n_features, n_rows, parts and blocks"):
         PublicScaler().fit(rows)
 
 

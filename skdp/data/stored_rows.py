@@ -86,7 +86,7 @@ def _read_header(path: str) -> _Header:
 def _checked_header(path: str) -> _Header:
     if not os.path.exists(path):  # what is no path may be a private text
         shown = repr(path) if path.endswith((".npy", ".npz")) else "a text in X"
-        raise ValueError(f"{shown} is not a file. For texts put a HashingVectorizer in front.")
+        raise ValueError(f"{shown} is not an npy or npz file. Map texts by a HashingVectorizer.")
     try:
         header = _read_header(path)
     except (OSError, ValueError, KeyError, EOFError) as error:

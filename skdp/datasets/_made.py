@@ -121,7 +121,7 @@ def make_user_items(
 
     Popularity is heavy-tailed, every factor contains every item, users mix a few factors, and most
     rows are short: the leading directions hold little of the matrix. `make_interactions` is the
-    easy case, where each user keeps to one part of the catalogue.
+    easy case, where most items of a user are in one part of the catalogue.
 
     Parameters
     ----------

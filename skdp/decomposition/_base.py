@@ -41,7 +41,7 @@ _EACH: ContextVar[bool] = ContextVar("skdp_each_by_itself", default=False)
 
 
 def each_by_itself(transform: Any, X: Any) -> Any:
-    """Project the rows that were fitted: each from itself alone, bit by bit.
+    """Project the fitted rows so that no bit of a projection depends on other rows.
 
     A private step behind a model is fitted on the result (see `row_products`).
     """
@@ -160,7 +160,7 @@ class Projection(NamedTuple):
 
 
 def _in_place(ufunc, projected, numbers):
-    """Return what a function makes of rows that are ours, in their memory if it is of that type."""
+    """Apply a function to rows that we own, in place if their dtype allows it."""
     same = np.result_type(projected, numbers) == projected.dtype
     return ufunc(projected, numbers, out=projected if same else None)
 
@@ -171,7 +171,7 @@ def is_sparse(X):
 
 
 def stays_sparse(X):
-    """Whether rows are sparse and many columns make it worth while not to centre them."""
+    """Whether rows are sparse and have so many columns that they are not centred."""
     return is_sparse(X) and X.n_features > spectral.FEWEST_KEPT
 
 
@@ -189,10 +189,10 @@ def check_center(center, n_features):
 
 
 def public_range(estimator, d, *, centers):
-    """Return what is subtracted without cost, a guess at norms and (low, high), as far as known.
+    """Return a public centre, a guess at the norms and (low, high), as far as they are known.
 
-    If the mean is released (`centers`), that is the middle of the bounds; else nothing. Norms of
-    rows are usually far below what bounds allow, so they are searched for in any case.
+    If the mean is released (`centers`), the centre is the midpoint of the bounds, otherwise 0.
+    Norms of rows are usually far below what bounds allow, so they are searched for in any case.
     """
     if estimator.bounds is None:
         return check_center(estimator.center, d), 1.0, ()
@@ -240,7 +240,7 @@ def warn_of_found(estimator, found, ratios):
 
 
 def with_learnt(shares, learnt=None):
-    """Return budget fractions less those of what is learnt first: of a clip norm, or given."""
+    """Return budget fractions after those of a clip norm, or of `learnt`, are taken off."""
     if learnt is None:
         about_mean = {"clip_norm": 0.06, "center_search": 0.05}
         learnt = about_mean if "center" in shares else {"clip_norm": 0.07}
@@ -253,7 +253,7 @@ def with_learnt(shares, learnt=None):
 # A route is chosen from public shapes and parameters, and from released numbers, only.
 
 
-_ENOUGH = 0.75  # of all squares: what is missed besides is no reason to warn
+_ENOUGH = 0.75  # of all squares: components that hold more cause no warning
 RAISING = 0.2  # of the share of a clip norm, for how far above the median it should be
 _BIAS = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
 SPECTRUM_LEVEL = 3.0  # clips few rows: eigenvalues matter as much as directions
@@ -374,9 +374,10 @@ def rotated(answer, V, k=None):
 def held_by(estimator, ask, V, shares, shown, bias=NOTHING, beyond=0.0, added=(0.0, 0.0)):
     """Return Ritz values and vectors of a subspace, and the total of all rows; warn if needed.
 
-    The moment of rows, perhaps clipped to less than those of `ask`, gave what is in it (`shown`);
-    otherwise it is released here. The sum of squares of the rows of `ask` is too large by `beyond`.
-    Public numbers are `added` to the moment in the subspace and to the total.
+    `shown` is the moment in the subspace, if a moment of these rows (perhaps with a smaller clip
+    norm) was released before; otherwise it is released here. The sum of squares of the rows of
+    `ask` is too large by `beyond`. Public numbers are `added` to the moment in the subspace and to
+    the total.
     """
     fresh = shown is None
     inside = ask.projected_gram(V, share=shares["spectrum"]) if fresh else shown.inside
@@ -404,7 +405,7 @@ def ritz_of(values, vectors, noise_scale):
 
 
 def verdict_of_ritz(ritz, total, d, shown=None, bias=NOTHING):
-    """Return what `warn_of_verdict` takes, of a subspace and the released total of all d columns.
+    """Return the arguments of `warn_of_verdict`, from a subspace and the total of all d columns.
 
     `shown`: the fractions shown by the moment that it came from. Without these, each value must
     exceed what a random direction holds. `bias` is what the error of a mean adds.

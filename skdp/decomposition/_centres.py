@@ -27,8 +27,8 @@ def located(session, ask, noise, shares, d, level):
     which rows were measured, if sums are noise, or if rows are much longer than the error. About
     each point, three rank queries (for the last points, two) find the median norm between the error
     of the mean and the norm about the point before; counts then adjust it. `level` is how many rows
-    may be shortened, as in `row_clip_norm`. The sums, and what they were paid, are of the rows that
-    are returned if these were not moved.
+    may be shortened, as in `row_clip_norm`. The returned sums and their budget fraction belong to
+    the returned rows, if these were not centred again.
     """
     last = RAISING * shares["center_search"]
     searches, place, clip_norm = shares["center_search"] - last, np.zeros(d), noise.clip_norm
@@ -68,7 +68,7 @@ def share_of_mean(shares, least, wanted=0.0):
 
 
 def is_near(step, clip_norm):
-    """Whether the measured norms still hold about a point this near."""
+    """Whether norms measured from the earlier point are valid for a point so near to it."""
     return float(np.linalg.norm(step)) < clip_norm / 4
 
 
@@ -86,7 +86,7 @@ class Centre(NamedTuple):
     shares : dict
         What is left of the budget.
     beyond : float
-        How much the sum of squares that these rows are asked for exceeds that about the mean.
+        By how much the released sum of squares of these rows exceeds that about the mean.
     """
 
     mean: Any
@@ -163,11 +163,11 @@ class AboutZero(NamedTuple):
 
     @property
     def more(self):
-        """How much larger the sum of squares is about 0."""
+        """By how much the sum of squares about 0 is larger."""
         return self.n * float(self.place @ (2 * self.mean - self.place))
 
     def beyond(self, U=None, V=None):
-        """Return how much larger U'X'XV is about 0; None is the identity."""
+        """Return by how much U'X'XV about 0 is larger; None is the identity."""
         pair = np.vstack([self.place, self.mean])
         (c, m), (a, b) = (pair if W is None else pair @ W for W in (U, V))
         return self.n * (np.outer(c, b) + np.outer(m - c, a))

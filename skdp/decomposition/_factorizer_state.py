@@ -104,8 +104,8 @@ class Layout:
 def sizes(estimator, shape, *, stream):
     """Return (method, sketch_size, core_size) for a public shape.
 
-    Sketches of a matrix at hand are twice as wide where they are small: what they lose of its tail
-    halves. Updates would take twice as long, and servers must agree whatever rows they hold.
+    Small sketches of a matrix in memory are twice as wide, which halves the part of its tail that
+    they lose. Updates would take twice as long, and servers must agree whatever rows they hold.
     """
     (m, n), k, given = shape, int(estimator.n_components), estimator.sketch_size
     t, v = map(int, given) if np.ndim(given) else (int(given or max(4 * k, 32)), None)
@@ -266,7 +266,7 @@ class NoisyState:
 
     @property
     def protects(self):
-        """What a neighbour is: unit, adjacency, and the caller's bound."""
+        """The neighbour relation: unit, adjacency, and the caller's bound."""
         receipt = self.receipts[0]
         return receipt["unit"], receipt["adjacency"], receipt["sensitivity"]
 
@@ -293,13 +293,13 @@ class NoisyState:
             raise ValueError("the message is of another version; use one version on all servers.")
         paid = [receipt["ledger"] for receipt in header["receipts"]]
         if header["n_honest_servers"] is not None or len(paid) != 1 or not paid[0]:
-            raise ValueError("the message has no receipt, or a part of the noise only.")
+            raise ValueError("the message has no receipt, or only a part of the noise.")
         header["shape"] = tuple(header["shape"])
         return NoisyState(**header)
 
 
 def contract(unit):
-    """Return the caller's bound where that is part of what a neighbour is, else None."""
+    """Return the caller's bound if it is part of the neighbour relation, else None."""
     return unit.sensitivity if unit.kind.contract else None
 
 
@@ -336,23 +336,25 @@ def check_alike(state, other):
         raise ValueError(f"states of shapes {state.shape} and {other.shape} cannot be merged.")
 
 
-def check_message(received, message, unit):
+def check_message(state, message, unit):
     """Refuse the header of a state that cannot be added, before that state is opened."""
     own = (unit.name, unit.adjacency, contract(unit))
-    if message.protects != own:
-        raise ValueError(
-            "states that protect different things cannot be merged; use one 'privacy_unit', "
-            f"'adjacency' and 'unit_bound'. Got {message.protects}, and {own} here."
-        )
-    if received:
-        check_alike(received[0], message)
-        receipt_of([*received, message])
+    for header in (message, *(before for _, before in state.released)):
+        if header.protects != own:
+            raise ValueError(
+                "states with different privacy units or bounds cannot be merged; use one "
+                f"'privacy_unit', 'adjacency' and 'unit_bound'. Got {header.protects}, and "
+                f"{own} here."
+            )
+    for other in state.received:
+        check_alike(other, message)
+    if state.received:
+        receipt_of([*state.received, message])
 
 
 def check_new(states, message):
-    """Refuse a message that does not match, or that was merged already: noise never repeats."""
+    """Refuse a message that was merged already: noise never repeats."""
     for state in states:
-        check_alike(state, message)
         same = zip(state.arrays, message.arrays, strict=True)
         if any(state.variances) and all(np.array_equal(a, b) for a, b in same):
             raise ValueError("this state was merged already: its data would count twice.")
@@ -362,14 +364,11 @@ def check_complete(states):
     """Refuse states that do not match, or rows that are missing, before anything is opened."""
     for other in states[1:]:
         check_alike(states[0], other)
-    blocks = {state.row_offset: state.shape for state in states}
-    if any(blocks[state.row_offset] != state.shape for state in states):
-        raise ValueError("states that begin at one row must have one shape.")
-    place = 0
-    for first in sorted(blocks):
+    rows, place = {state.row_offset: state.shape[0] for state in states}, 0
+    for first in sorted(rows):
         if first != place:
-            raise ValueError(f"rows {place} to {first - 1} do not come from one server each.")
-        place += blocks[first][0]
+            raise ValueError(f"rows {place} to {first - 1} are missing, or at several servers.")
+        place += rows[first]
 
 
 def added(states):
@@ -399,9 +398,9 @@ def stacked(blocks):
 
 def receipt_of(states):
     """Return (receipt, ledger) of opened states; PrivacyError where none is known."""
-    blocks, end = [], 0
+    blocks, end = [], -math.inf
     for state in sorted(states, key=lambda state: state.row_offset):
-        if not blocks or state.row_offset >= end:  # else they may hold parts of one row
+        if state.row_offset >= end:  # else they may hold parts of one row
             blocks.append([])
         blocks[-1].append(state.receipts)
         end = max(end, state.row_offset + state.shape[0])
@@ -506,14 +505,14 @@ class FactorizerState:
         Where the sketches come from, which servers share.
     received : tuple of NoisyState
         Opened states of other servers.
-    sent : tuple of (str or None, NoisyState)
-        Fingerprints and headers of states that were opened for others.
+    released : tuple of (str or None, NoisyState)
+        Fingerprints and headers of states that were opened: for others, or in earlier releases.
     """
 
     running: Running | None = field(default=None, repr=False)
     source: sketches.SketchSource | None = field(default=None, repr=False)
     received: tuple = field(default=(), repr=False)
-    sent: tuple = field(default=(), repr=False)
+    released: tuple = field(default=(), repr=False)
 
 
 def begin(estimator, session, shape):
@@ -568,8 +567,8 @@ def resumed(estimator, group):
     maps = draw_maps(layout, estimator.sketch, group.sketches())
     if map_digest(maps, left=True) != group.notes["digest"]:
         raise PrivacyError(
-            "the sketches of this stream cannot be drawn again here: another machine or "
-            "numerical library rounds otherwise. Go on where it began."
+            "the sketches of this stream cannot be drawn again here, because this machine or "
+            "numerical library rounds differently. Continue on the machine where it began."
         )
     return Running(group, layout, maps)
 

@@ -114,7 +114,7 @@ class FactorizerStreams(StreamingMixin):
     def _refuse_rows(self, name):
         if self._protects.by_rows:
             raise ValueError(
-                f"privacy_unit='row' clips whole rows, which {name} does not see; use partial_fit."
+                f"privacy_unit='row' clips whole rows, but {name} adds entries; use partial_fit."
             )
 
     # -- the state ------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class FactorizerStreams(StreamingMixin):
         if group is None:
             if running is not None:
                 self._check_stream(running.session, running.group.notes["params"])
-        elif running is None or running.group is not group:  # after a restore
+        elif running is None:  # after a restore
             self._keep(running=states.resumed(self, group))
         return self._state.running
 
@@ -214,13 +214,14 @@ class FactorizerStreams(StreamingMixin):
             raise PrivacyError("nothing was added: update, or merge, before release.")
         headers = [states.header_of(running), *received] if running is not None else received
         states.check_complete(headers)
-        known = {state.fingerprint() for state in received if state.n_honest_servers is None}
-        sent = (state for name, state in self._state.sent if name not in known)
-        spent, lines = states.receipt_of([*headers, *sent])  # of what is opened here or was before
+        known = {state.fingerprint() for state in received}
+        before = [(name, state) for name, state in self._state.released if name not in known]
+        spent, lines = states.receipt_of([*headers, *(state for _, state in before)])
         noisy = [states.opened(running), *received] if running is not None else received
         session = self._open_session() if running is None else running.session
         attributes = states.merged(self, session, noisy)
-        self._state = states.FactorizerState(sent=self._state.sent)  # the sketch may be known now
+        now = [(state.fingerprint(), replace(state, arrays=[])) for state in noisy]
+        self._state = states.FactorizerState(released=(*before, *now))  # the sketch may be known
         self.n_features_in_ = noisy[0].shape[1]
         self._close_session(session, attributes)
         self.privacy_spent_, self.releases_ = spent, lines  # of all servers, not of this one alone
@@ -290,13 +291,13 @@ class FactorizerStreams(StreamingMixin):
 
     def _refuse_servers(self, name):
         if self.max_releases > 1:
-            raise PrivacyError(f"{name} opens a state once for all; it needs max_releases=1.")
+            raise PrivacyError(f"{name} releases a state only once; it needs max_releases=1.")
 
     def _refuse_part(self, name):
         if (self._server or states.Server()).n_honest_servers is not None:
             raise PrivacyError(
-                f"{name} would show a part of the noise, which protects nothing alone; with "
-                "n_honest_servers use merge_secure."
+                f"with n_honest_servers, this server adds only a part of the noise, which is too "
+                f"little for {name}. Use merge_secure."
             )
 
     def _sent(self, receipts=()):
@@ -307,12 +308,19 @@ class FactorizerStreams(StreamingMixin):
         self._refuse_servers("A message to another server")
         running = self._running()
         noisy = states.opened(running)
-        self._keep(running=None)
-        self._close_session(running.session, {})
         name = noisy.fingerprint() if running.server.n_honest_servers is None else None
         header = replace(noisy, arrays=[], receipts=list(receipts) or noisy.receipts)
-        self._keep(sent=(*self._state.sent, (name, header)))
+        self._keep(running=None, released=((name, header),))  # nothing was released before
+        self._close_session(running.session, {})
         return noisy
+
+    def _check_message(self, message):
+        if hasattr(self, "privacy_spent_") and not self._state.released:
+            raise PrivacyError(
+                "this factorizer is fitted, or a copy of a fitted one: the receipt of a merge "
+                "would not tell what that spent. Use sklearn.base.clone."
+            )
+        states.check_message(self._state, message, self._unit(stream=True))
 
     def merge(self, other: Any) -> Self:
         """Add the state of another server: a message, or a factorizer (whose state it releases).
@@ -335,7 +343,7 @@ class FactorizerStreams(StreamingMixin):
             message = states.header_of(other._running())
         else:
             message = states.NoisyState.from_bytes(other)
-        states.check_message(self._state.received, message, self._unit(stream=True))
+        self._check_message(message)
         message = other._sent() if apart else message
         states.check_new(self._state.received, message)
         self._keep(received=(*self._state.received, message))
@@ -364,12 +372,12 @@ class FactorizerStreams(StreamingMixin):
             server._refuse_servers("merge_secure")
         headers = [states.header_of(server._running()) for server in servers]
         states.check_parts(headers)
-        states.check_message(self._state.received, headers[0], self._unit(stream=True))
+        self._check_message(headers[0])
         if len(servers) > 1 and self._protects.by_rows:  # each clips its part of a row
             charge_parts([server._state.running.session for server in servers])
         receipts = [receipt for header in headers for receipt in header.receipts]
         total = states.secure_total([server._sent(receipts) for server in servers], aggregator)
         self._keep(received=(*self._state.received, total))
         if any(server is self for server in servers):
-            self._keep(sent=())  # the receipt of the total counts it
+            self._keep(released=())  # the receipt of the total counts it
         return self

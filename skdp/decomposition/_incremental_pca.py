@@ -200,7 +200,7 @@ class DPIncrementalPCA(
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
-        Principal axes, by decreasing variance. Signs come from the axes themselves.
+        Principal axes, by decreasing variance. The sign of each depends on that axis alone.
     explained_variance_ : ndarray of shape (n_components,)
         Released variances, corrected for the noise, of rows scaled down to `clip_norm_`.
     explained_variance_ratio_ : ndarray of shape (n_components,)

@@ -41,8 +41,8 @@ class DPLowRankFactorizer(
     epsilon : float, default=1.0
         Budget of one fit, or of one stream; ``inf`` adds no noise (and warns).
     delta : float, default=1e-6
-        Probability that the bound fails; well below one over the number of units. A `fit` that
-        releases all entries for one of them ("dense") has Laplace noise and needs none: 0 will do.
+        Probability that the bound fails; well below one over the number of units. A `fit` with
+        ``method="dense"`` and the entry unit has Laplace noise, spends no delta and accepts 0.
     adjacency : {"add_remove", "zero_out", "replace"}, default="add_remove"
         All units except the row have "add_remove". The entry and the row have "replace". The row
         has "zero_out" (a row against zeros) instead of "add_remove", because the number of rows is
@@ -67,7 +67,7 @@ class DPLowRankFactorizer(
         "random": a secret Gaussian sketch counts as noise. "worst_case": noise for the exact norms
         of the sketch; the data may then depend on the sketch (streams, servers, known seeds).
         "oblivious": as "random", and you declare that the data do not depend on the sketch in any
-        way. If that is wrong, epsilon=1 can in truth be 3 to 10.
+        way. If that is wrong, the true epsilon can be 3 to 10 for a stated epsilon of 1.
     sketch_size : int, (int, int) or None, default=None
         Number of columns of the row sketch, and of rows of the column sketch (an int is the first;
         the second is then twice that). None is ``max(4 k, 32)`` for k components, or twice that for
@@ -96,7 +96,7 @@ class DPLowRankFactorizer(
     singular_values_ : ndarray of shape (n_components,)
         Released singular values; 0 below the noise level.
     components_ : ndarray of shape (n_components, n_features)
-        Right singular vectors. Signs come from the vectors themselves.
+        Right singular vectors. The sign of each depends on that vector alone.
     rank_ : int
         Number of components above the noise level.
     method_ : str
@@ -246,7 +246,7 @@ class DPLowRankFactorizer(
         Parameters
         ----------
         rows, columns : array-like of int or None, default=None
-            Their numbers, as pairs of equal length; None takes all rows or all columns.
+            Indices of rows and columns, as pairs of equal length; None takes all of them.
 
         Returns
         -------

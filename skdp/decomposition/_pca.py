@@ -21,13 +21,13 @@ _SOLVERS = ("auto", "full", "covariance_eigh", "arpack", "randomized", "gram", "
 
 
 class RowComponentsMixin:
-    """One fit to rows: its releases, and what they make of its attributes."""
+    """One fit to rows: its releases, and the attributes that follow from them."""
 
     bounds, svd_solver, iterated_power = None, "auto", "auto"
 
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
-        # Check: what is public of the rows, and what that makes of the parameters.
+        # Check: public facts of the rows, and the parameters that follow from them.
         source = row_source(X)
         d, centers = source.n_features, self._centers()
         self._check_n_components(source)
@@ -95,7 +95,7 @@ class RowComponentsMixin:
         return _base.with_learnt(shares)
 
     def _rank(self, n, d):
-        """Return what scikit-learn's rank stands for: a person may have any number of rows."""
+        """Return the largest rank of the moment: a group may have any number of rows."""
         return d if self._by_group else min(n, d)
 
     def _centers(self):
@@ -115,7 +115,7 @@ class RowComponentsMixin:
         ask, noise, bias = centre.rows, centre.noise, centre.noise.mean_noise_bias
         product_share = 0.0
         if self.svd_solver == "auto" and noise.psd:
-            # Of more columns than a moment is best of, products show more, if these are many.
+            # With many more columns than a moment is accurate for, products are more accurate.
             best = spectral.kept_columns(noise.n * math.sqrt(shares["subspace"]) / noise.psd, d, k)
             if spectral.kept_columns(0.0, d, k) < best < d:
                 product_share = (1 - spectral.MOMENT) * shares["subspace"]
@@ -141,8 +141,8 @@ class DPPCA(
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
     (or replacing, see `adjacency`) one row of X, or all rows of one person (see `privacy_unit`),
-    whatever the data are: rows longer than `clip_norm` are scaled down, also about the released
-    mean.
+    whatever the data are: rows longer than `clip_norm` are scaled down, before and after the
+    released mean is subtracted.
     Not covered: ``transform`` of private rows, and scores on private rows.
 
     Parameters
@@ -156,9 +156,9 @@ class DPPCA(
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of rows.
     clip_norm : float or "auto", default="auto"
-        Largest norm of a row, after a public `center` is subtracted. About a tenth of the budget
-        finds about the median norm, measured from 0 and perhaps from the released mean. A number is
-        an upper bound; with "auto" a warning says if no norm was found.
+        Largest norm of a row, after a public `center` is subtracted. The fit spends about a tenth
+        of the budget to find about the median norm, from 0 and perhaps from the released mean. A
+        number is an upper bound. With "auto", a warning says if no norm was found.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" it is public.
     privacy_unit : {"row", "group"}, default="row"
@@ -174,10 +174,10 @@ class DPPCA(
 "screened"}, default="auto"
         "gram" (and "full", "covariance_eigh", "arpack") releases the Gram matrix. "power" (and
         "randomized") takes power steps. "screened" starts them at the mean and at the Gram matrix
-        of the columns with the largest sums. "auto" chooses by public shapes. If there are many
-        rows, and more columns than their Gram matrix shows well, a power step follows it. If the
-        whole spectrum is needed (`n_components` is not an int, or above a third of the features),
-        one Gram matrix receives the budget of subspace and spectrum.
+        of the columns with the largest sums. "auto" chooses by public shapes. If the Gram matrix
+        has too many columns to be accurate, a power step follows it. If the whole spectrum is
+        needed (`n_components` is not an int, or above a third of the features), one Gram matrix
+        receives the budget of subspace and spectrum.
     tol : float, default=0.0
         No effect: a fit never stops early on private values.
     iterated_power : int or "auto", default="auto"
@@ -204,14 +204,14 @@ class DPPCA(
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
-        Principal axes, by decreasing variance. Signs come from the axes themselves.
+        Principal axes, by decreasing variance. The sign of each depends on that axis alone.
     explained_variance_ : ndarray of shape (n_components,)
         Released variances, corrected for the noise. They are those of rows scaled down to
-        `clip_norm_`, so they are smaller than those of the rows as they came, and much smaller
-        with few rows or heavy tails.
+        `clip_norm_`, so they are smaller than those of the unclipped rows, and much smaller with
+        few rows or heavy tails.
     explained_variance_ratio_ : ndarray of shape (n_components,)
         Their fraction of the released total variance. For few components, the sum is an unbiased
-        estimate of what they hold.
+        estimate of the fraction that they explain.
     singular_values_ : ndarray of shape (n_components,)
         Singular values that belong to `explained_variance_`.
     mean_ : ndarray of shape (n_features,)

@@ -92,7 +92,7 @@ class DecompositionPlans(PlansMixin):
             lengths = np.sqrt(np.maximum(np.diff(X.indptr), floor))
             seen = sp.csr_array(sp.diags_array(1 / lengths) @ X)
         kind = "latent factors that " + ("share no column" if apart else "overlap")
-        said = f"histories with {nnz} ones: columns fall like the rank to the power -{tail:.2g}; "
+        said = f"rows with {nnz} ones; the popularity of columns decays as rank^-{tail:.2g}; "
         return PlanData(
             partial(_plan.fit_rows, X=X), _made.captured(seen), (said + kind,), n / rows
         )

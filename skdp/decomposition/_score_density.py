@@ -30,7 +30,7 @@ _MUCH_OUTSIDE = 0.2
 _KERNEL = np.array([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
 _BLUR = float(_KERNEL @ _KERNEL)  # noise of one cell after smoothing along both axes
 _MOST = 48
-_FEWEST = 10  # cells a side, for a histogram to show a shape
+_FEWEST = 10  # cells per side, for a histogram to show a shape
 
 
 class DensityPlans(PlansMixin):
@@ -96,7 +96,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
     limits : array of shape (2, 2) or "auto", default="auto"
         Public ends (low, high) of both coordinates. "auto" spends a fifth of the budget to find
         them, three standard deviations about the mean. Up to a tenth of the coordinates may lie far
-        outside; they are cut first.
+        outside; they are truncated first.
     n_bins : int or "auto", default="auto"
         Bins per axis of the histogram; "auto" follows from released class sizes and the noise.
     budget_split : dict or "auto", default="auto"
@@ -337,13 +337,13 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         moments = release_moments(ask, found.center, found.radius(math.inf), n, share)
         # A scale below the noise may be the distance of the centre from the rows.
         unseen = ~found.found | (~found.placed & (moments.variance <= moments.noise))
-        words = {"outcome": "and took a guess", "remedy": "'limits'", "of": "coordinates"}
+        words = {"outcome": "and used a guess", "remedy": "'limits'", "of": "coordinates"}
         warn_undetected_columns(self, unseen, found.needed, **words)
         half = _DEVIATIONS * np.sqrt(moments.variance)
         return Frame(moments.mean, np.where(half > 0, half, 1.0))
 
     def _side(self, session, share, n):
-        """Return the cells of a side, 0 for ellipses; the noise of a cell is public beforehand."""
+        """Return the number of cells per side, 0 for ellipses; from public noise scales."""
         if self.kind == "ellipse" or (self.kind == "density" and self.n_bins != "auto"):
             return 0 if self.kind == "ellipse" else self.n_bins
         units = 2.0 if self.adjacency == "replace" else 1.0
@@ -401,7 +401,7 @@ def cells_per_side(n, noise_scale):
 
 
 def smoothed(counts, noise_scale):
-    """Return counts smoothed over their neighbours, and 0 where noise alone would reach."""
+    """Return counts smoothed over their neighbours, 0 below the noise level."""
     smoothed = counts
     for axis in (-1, -2):
         smoothed = np.apply_along_axis(np.convolve, axis, smoothed, _KERNEL, mode="same")

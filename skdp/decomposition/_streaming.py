@@ -70,8 +70,8 @@ class StreamingMixin:
         self._check_stream(group.session, group.notes["params"])
         if self._acknowledged != group.acts:
             raise PrivacyError(
-                "an earlier call was interrupted, and its batch may be included. Call "
-                "n_committed_calls(): it says how many are, and the stream goes on after them."
+                "an earlier call was interrupted, and its batch may be included. Continue after as "
+                "many calls as n_committed_calls() returns."
             )
         return group
 
@@ -85,7 +85,7 @@ class StreamingMixin:
         if changed:
             raise ValueError(
                 f"The parameters {changed} of {type(self).__name__} changed while its stream runs. "
-                "Set them back, or start anew with sklearn.base.clone."
+                "Set them back, or start a new stream with sklearn.base.clone."
             )
         routes.charge(session, type(self).__name__, sensitivity=change_of(self))
 

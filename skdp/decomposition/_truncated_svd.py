@@ -27,7 +27,7 @@ def check_used(estimator):
     steps = ("n_oversamples",) if name == "deflation" else ("n_iter", "n_oversamples")
     steps = () if name in _unit_fits._ITERATED else steps
     ignored = [key for key in steps if getattr(estimator, key) != "auto"]
-    if unit.by_rows:  # where the words of scikit-learn are taken in silence
+    if unit.by_rows:  # where parameters of scikit-learn may have no effect
         return
     unread = unit.reads_clip_norm and name not in _unit_fits._OF_ROWS
     if unread and estimator.clip_norm not in ("auto", math.inf):
@@ -35,7 +35,7 @@ def check_used(estimator):
     if ignored:
         read = " and ".join(ignored)
         warn_caller(
-            f"algorithm={name!r} of privacy_unit={unit.name!r} does not read {read}.", UserWarning
+            f"algorithm={name!r} of privacy_unit={unit.name!r} ignores {read}.", UserWarning
         )
 
 
@@ -52,9 +52,9 @@ class DPTruncatedSVD(
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for one unit of X: a row
     (default), an interaction of a binary user-item matrix, or an entry, whatever the data are.
-    Contributions beyond the public bounds are clipped. The SVD is that of X as it is, and sparse X
-    of more than 100 columns is never densified. Not covered: ``transform`` of private rows, and
-    models trained on them.
+    Contributions beyond the public bounds are clipped. X is not centred, and sparse X of more than
+    100 columns is never densified. Not covered: ``transform`` of private rows, and models trained
+    on them.
 
     Parameters
     ----------
@@ -93,15 +93,15 @@ class DPTruncatedSVD(
         - Rows: "gram" (and "arpack") releases the Gram matrix and column sums. "power" (and
           "randomized") takes power steps, which start at the sums. "screened" starts them at the
           Gram matrix of the columns with the largest sums, for wide rows that are sparse, or whose
-          sums show one sign.
+          entries seem to have one sign.
         - Interactions: "gram" (and "arpack"), "screened" (the Gram matrix of the most popular
-          items), "power" (and "randomized"), "one_shot". "auto" releases their number first,
-          unless `unit_bound` is given.
+          items), "power" (and "randomized"), "one_shot". "auto" releases the number of
+          interactions first, unless `unit_bound` is given.
         - Entries: "gram" (and "arpack") and "screened" for thin matrices, "alternating" (and
           "randomized"), "one_shot". "auto" may release the means of columns first, for entries in
-          (0, high). If these show little else, column sums have all of the budget.
-        - Edges: "power", "one_shot". "auto" may release first how far weights are from their
-          bounds.
+          (0, high). If X contains little else, column sums have all of the budget.
+        - Edges: "power", "one_shot". "auto" may first release the sum of the distances
+          of the weights from their bounds.
         - "entry_change", "frobenius": "alternating", or "one_shot", which adds noise to the matrix.
         - "edge_change", "mixed": "power". "spectral": "alternating".
 
@@ -126,7 +126,7 @@ class DPTruncatedSVD(
         The bound of the unit. Entries and edges: the interval to which they are clipped, which must
         contain 0; None is (0, 1). "one_shot" needs (0, high), and rounds x to `high` with
         probability x/high, else to 0; up to four million entries it uses Laplace noise instead if a
-        released number says that this is better. Interactions: rows are divided by
+        released number shows that its error is smaller. Interactions: rows are divided by
         ``sqrt(max(degree, unit_bound))``; None is the released mean degree. Other units: the norm
         of the largest change of X as float64, which you ensure; None is 1. Rows and groups: none,
         because `clip_norm` bounds them.
@@ -138,14 +138,15 @@ class DPTruncatedSVD(
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
-        Right singular vectors. Signs come from the vectors themselves.
+        Right singular vectors. The sign of each depends on that vector alone.
     explained_variance_ : ndarray of shape (n_components,)
         Released variance of the projected rows, which are scaled down to `clip_norm_` before.
     explained_variance_ratio_ : ndarray of shape (n_components,)
-        Its fraction of the released total variance. Products under a caller's contract, and all
-        products with ``delta=0``, come without a total: there it is the fraction of the variance of
-        the released components. With "one_shot" and epsilon below about 2.5, the total contains the
-        variance of rounding entries to 0 and `high`; that of column sums alone is an upper bound.
+        Its fraction of the released total variance. No total is released by products under a
+        caller's contract, and by products with ``delta=0``: then it is the fraction of the variance
+        of the released components. With "one_shot" and epsilon below about 2.5, the total contains
+        the variance of rounding entries to 0 and `high`. If only column sums were released, the
+        total is an upper bound.
     singular_values_ : ndarray of shape (n_components,)
         Released singular values.
     left_singular_vectors_ : ndarray of shape (n_samples, n_components)

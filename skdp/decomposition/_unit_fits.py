@@ -36,7 +36,7 @@ _SHARES = {
 
 
 def interaction_route(estimator, shape, degree=None):
-    """Choose flips or the moment, by the mean degree of the rows: given, released, or a usual one.
+    """Choose randomized response or the moment by the mean degree: given, released, or usual.
 
     Without one ("auto") it is released first, unless all degrees choose the same. A ledger knows
     what kind of a budget a fit has before it begins.
@@ -51,7 +51,7 @@ def interaction_route(estimator, shape, degree=None):
 
 
 def _flips_show_more(estimator, shape, degree):
-    """Whether flips show more than half of a direction if the moment shows half.
+    """Whether flips explain more than half of a direction of which the moment explains half.
 
     Its squared norm is root 2 of half the edge of the moment, x times the noise of m flips; they
     show (x^2 - b)/(x^2 + b x) of it, b = n/m.
@@ -69,7 +69,7 @@ def _flips_show_more(estimator, shape, degree):
 
 
 def _moment_route(estimator, session, shape, floor):
-    """Return which part of the moment is released, in words too, its noise scale and its items."""
+    """Return the part of the moment to release, as a name and in words, its noise and items."""
     m, n = shape
     noise = _item_noise(estimator, session, n, floor)
     signal = m / noise if noise else math.inf
@@ -154,7 +154,7 @@ def chosen_pairs(moment, k):
 def moment_thresholds(estimator, session, unit, shape, entries):
     """Return {route: singular value at the edge of its noise}, from public numbers.
 
-    Sums of entries with both signs show nothing, so the moment is of all columns.
+    Sums of entries with both signs select no columns, so the moment is of all columns.
     """
     (m, n), k = shape, estimator.n_components
     length = usual_length(estimator, unit, n, entries.mean)
@@ -166,7 +166,7 @@ def moment_thresholds(estimator, session, unit, shape, entries):
 
 
 def usual_length(estimator, unit, n, mean=None):
-    """Return the clip norm that is given, or a guess: of rows by mean entries, or of one entry."""
+    """Return the given clip norm, or a guess from the mean entry, or from a single entry."""
     if estimator.clip_norm != "auto":
         return float(estimator.clip_norm)
     return unit.alpha * max(1.0, math.sqrt(n * (mean or 0.0)))
@@ -178,9 +178,10 @@ def _moment_noise(session, unit, clip_norm):
 
 
 def moment_triplets(estimator, session, X, unit, route, products):
-    """Return (U, singular values, V, Ritz): V from the moment, U from a product with it.
+    """Return (U, singular values, V, Ritz, most): V from the moment, U from a product with it.
 
-    No Ritz pairs where the moment is of all columns: its values are cut at the noise.
+    No Ritz pairs where the moment is of all columns: its values are cut at the noise. `most` is the
+    largest total of the clipped rows.
     """
     k, (m, n) = estimator.n_components, X.shape
     rows, exact = session.ask(EntryRowQuery(X, unit)), session.budget.exact
@@ -201,7 +202,7 @@ def moment_triplets(estimator, session, X, unit, route, products):
         squares, V = ritz[:2]
     left = products.right(V, share=_SHARES["left"]).value
     U, _, W = np.linalg.svd(left, full_matrices=False)
-    return U @ W, np.sqrt(squares), V, ritz
+    return U @ W, np.sqrt(squares), V, ritz, m * clip_norm**2
 
 
 UNIT_SOLVERS = {
@@ -286,7 +287,7 @@ def fit_entries(estimator, session, X, route):
     """Release products with the matrix, its flipped cells, or all of it."""
     unit, k, (m, n) = matrix_unit(estimator), estimator.n_components, X.shape
     ask = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit))
-    U, values, ritz, reason = np.eye(m, k), np.zeros(k), None, {}
+    U, values, ritz, most, reason = np.eye(m, k), np.zeros(k), None, math.inf, {}
     if route == "auto":
         facts = _subspaces.released_entries if unit.kind.symmetric else _subspaces.released_columns
         known = facts(ask, unit, X.shape)
@@ -294,7 +295,7 @@ def fit_entries(estimator, session, X, route):
         if route not in ("one_shot", "sums") and estimator.delta > 0:
             session.take_delta()
     if route in ("gram", "screened"):
-        U, values, V, ritz = moment_triplets(estimator, session, X, unit, route, ask)
+        U, values, V, ritz, most = moment_triplets(estimator, session, X, unit, route, ask)
     elif route == "one_shot":
         ask = _released_whole(session, ask, unit, X.shape)
         if unit.kind.symmetric:
@@ -304,14 +305,15 @@ def fit_entries(estimator, session, X, route):
     elif route != "sums":
         U, values, V = _iterated_triplets(estimator, session, ask, unit, X.shape, route)
     means, noise, total = _means(session, ask, unit, m, n, values, route)
-    V = spectral.axes(means, k) if route == "sums" else V  # beside the mean
+    V = spectral.axes(means, k) if route == "sums" else V  # next to the mean
     if ritz is None and noise:
         of_cells = ask.noise_scale if route == "one_shot" else 0.0
         U, values, V = _with_mean(U, values, V, means, noise, of_cells, unit.kind.symmetric)
         total = total._replace(value=max(float(total.value), float(np.sum(values**2))))
     components = _base.components_of(V)
     signs = np.sign(np.sum(components.T * V, axis=0))
-    verdict = _base.found_of(values) if ritz is None else _base.verdict_of_ritz(ritz, total, n)
+    held = total._replace(value=min(float(total.value), most))  # Ritz values are of clipped rows
+    verdict = _base.found_of(values) if ritz is None else _base.verdict_of_ritz(ritz, held, n)
     values = values * _base.warn_of_verdict(estimator, *verdict)
     mean_square = max(float(total.value), total.noise_scale) / m
     attributes = svd_variances(values**2, components, means, mean_square, m, noise)

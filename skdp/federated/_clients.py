@@ -101,7 +101,7 @@ class FederatedSession:
         """Pay, ask the clients, and turn their total into the public answer."""
         bound = bounded.bound
         if bound.linf is not None:
-            raise PrivacyError(f"{bound.name!r} is a private choice, which no sum can make")
+            raise PrivacyError(f"{bound.name!r} is a private selection, which a sum cannot make")
         grant = distribute(self._session, bound, share, self._parts)
         calls = tuple(Call(*call) for call in path)
         request = Request(self._serial, self._facts, grant.share, grant.step, calls)
@@ -111,7 +111,7 @@ class FederatedSession:
         if not needed <= opened.n_survivors <= every:
             raise PrivacyError(
                 f"{opened.n_survivors} of {every} clients are in the total; the "
-                f"noise was sized for at least {needed}. The fit was given up."
+                f"noise was sized for at least {needed}. The fit was ended."
             )
         answer = grant.close(unpack(opened.total, bound), opened.n_survivors)
         return bounded.decoded(answer, grant.step)
@@ -352,7 +352,7 @@ class FederatedClient:
         if parsed.facts != self._facts:
             both = zip(parsed.facts._fields, parsed.facts, self._facts, strict=True)
             other = (f"{name}={asked!r}, not {own!r}" for name, asked, own in both if asked != own)
-            raise PrivacyError(f"the server asks for something else: {', '.join(other)}.")
+            raise PrivacyError(f"the server has other settings: {', '.join(other)}.")
         if parsed.serial <= self._serial:
             raise PrivacyError(f"release {parsed.serial} is not new; nothing was sent.")
         bounded = self._asked(self._query, parsed.calls)
@@ -363,7 +363,7 @@ class FederatedClient:
         self._charge_for_an_answer()
         size = packed_size(bounded.bound)
         if isinstance(request, Question) and request.size != size:
-            raise PrivacyError(f"the secure sum adds {request.size} words, the answer has {size}.")
+            raise PrivacyError(f"the sum has {request.size} integers, and the contribution {size}.")
         grant = distribute(
             self._session, bounded.bound, parsed.share, self._parts, step=parsed.step
         )

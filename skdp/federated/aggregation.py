@@ -382,7 +382,7 @@ class AggregationServer:
         digest, sealed = wire.unpack_shares(body)
         if sealed.keys() != self._linked(sender, state.keys):
             raise InvalidMessageError(
-                "A client shares its secrets with its neighbours, each of them."
+                "A client must send shares to each of its neighbours, and to nobody else."
             )
         state.commitments[sender] = digest
         for receiver, text in sealed.items():
@@ -393,7 +393,7 @@ class AggregationServer:
         wanted = dict.fromkeys(self._linked(sender, state.alive), 0)
         wanted |= dict.fromkeys(self._linked(sender, state.dead), 1)
         if {owner: which for owner, (which, _) in shares.items()} != wanted:
-            raise InvalidMessageError("A client reveals what was asked for, and nothing else.")
+            raise InvalidMessageError("A client must reveal exactly the requested shares.")
         for owner, (_, share) in shares.items():
             state.shares[owner][self._graph.slots[owner][sender]] = share
 

@@ -44,7 +44,7 @@ _FEWEST_NEIGHBOURS: Final = 20
 
 @dataclass(frozen=True)
 class AggregationConfig:
-    """How many clients sum, how many of them may collude or drop out, and who masks with whom.
+    """Numbers of clients, colluders and drop-outs of a secure sum, and who masks with whom.
 
     Every client holds the same configuration and refuses a server that announces another one.
 

@@ -286,7 +286,7 @@ def _unfitted(model: Any) -> tuple[Any, int]:
     model._check_parameters()
     _clients.finite_budget(float(model.epsilon), float(model.delta))
     if model.group_column is not None:
-        raise ValueError("over clients users are given by 'groups'; leave 'group_column' out.")
+        raise ValueError("federated clients take users as 'groups'; leave 'group_column' at None.")
     model._decide_classes()
     return model, model._encoding()[1]
 

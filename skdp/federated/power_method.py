@@ -398,7 +398,7 @@ def _as_sums(estimator: Any, unit: Unit) -> None:
         estimator.set_params(algorithm=routes[0])
     elif estimator.algorithm not in routes:
         raise ValueError(
-            f"algorithm={estimator.algorithm!r} is no sum over clients for privacy_unit="
+            f"algorithm={estimator.algorithm!r} cannot use sums over clients with privacy_unit="
             f"{unit.name!r}. Use 'auto' or one of {routes}."
         )
 

@@ -40,10 +40,10 @@ def warn_no_signal(estimator, session, attributes, n):
     if np.max(np.abs(attributes["eigenvalues_"])) >= edge:
         return
     warn_caller(
-        f"{type(estimator).__name__} learnt nothing from the graph: no eigenvalue exceeds both the "
-        f"noise, about {edge:.3g} in the units of 'eigenvalues_', and what random links give. "
-        "embedding_ shows degrees at most. Use a larger 'epsilon'. Only the upper triangle of X is "
-        "read: if X is not symmetric, pass X + X.T.",
+        f"{type(estimator).__name__} learnt nothing from the graph: no eigenvalue exceeds both "
+        f"the noise, about {edge:.3g} in the units of 'eigenvalues_', and that of a random graph. "
+        "embedding_ contains degrees at most. Use a larger 'epsilon'. Only the upper triangle of "
+        "X is read: if X is not symmetric, pass X + X.T.",
         NoSignalWarning,
     )
 
@@ -98,8 +98,8 @@ class GraphPlans(PlansMixin):
             means = KMeans(groups, n_init=3, random_state=0).fit_predict(rows)
             return float(adjusted_rand_score(labels, means))
 
-        said = f"{nodes} nodes in {groups} groups; inside one a pair is linked with chance "
-        said += f"{inside:.2g}, between them {outside:.2g}"
+        said = f"{nodes} nodes in {groups} groups; probability of an edge {inside:.2g} within a "
+        said += f"group, {outside:.2g} between groups"
         return PlanData(lambda model: model.fit(A), score, (said,), best=math.nan)
 
 
@@ -132,9 +132,9 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         are dropped.
     normalization : {"degree", "laplacian", "none"}, default="degree"
         "degree" divides rows and columns by the root of their known noise, and removes the
-        direction of the released degrees, except for what it says of groups. Where nothing else
-        exceeds the noise, unequal degrees are the first column. "laplacian" removes
-        the direction of that root instead, and scales rows to norm 1. "none" returns the leading
+        direction of the released degrees, except for the part that separates groups. If nothing
+        else exceeds the noise, unequal degrees are the first column. "laplacian" removes the
+        direction of that root instead, and scales rows to norm 1. "none" returns the leading
         eigenvectors. It is better at small budgets if groups have unequal sizes and nodes of a
         group are similar, and worse otherwise.
     n_iter : int or "auto", default="auto"

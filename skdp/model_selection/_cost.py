@@ -60,8 +60,8 @@ def check_fitted_once(estimator):
         return
     if not (parts := parts_of(estimator)):
         raise PrivacyError(
-            f"how often {type(estimator).__name__} fits a private estimator inside it, and on "
-            "which rows, is not known: its cost cannot be counted. Use the private estimator "
+            f"it is not known how often {type(estimator).__name__} fits a private estimator inside "
+            "it, and on which rows, so its privacy cost is unknown. Use the private estimator "
             "itself."
         )
     for _, part in parts:
@@ -167,7 +167,7 @@ class SearchCost:
     Attributes
     ----------
     name : str
-        What was asked about.
+        Name of the search, or of the estimator.
     candidates : tuple of (params, losses)
         Each candidate, and what one fit of it spends.
     n_splits : int
@@ -179,7 +179,7 @@ class SearchCost:
     exact_scores : bool
         Whether a scorer has no privacy: scores, and the choice made by them, are then not covered.
     losses : tuple of Loss
-        What composes; fits and private scores.
+        Losses of all fits and private scores, for composition.
     unit, adjacency : str
         What is protected.
     seeded : bool
@@ -328,8 +328,8 @@ def search_cost(
     counted, private = is_search(search), hasattr(search, "planned_losses")
     if hasattr(search, "cv") and not counted and not private:
         raise PrivacyError(
-            f"{type(search).__name__} decides by exact scores what it fits, or fits on folds that "
-            "depend on the rows of others: its cost cannot be counted. Use DPGridSearchCV."
+            f"the privacy cost of {type(search).__name__} is unknown: it selects by exact scores, "
+            "or its folds depend on other rows. Use DPGridSearchCV."
         )
     if counted and not (cv is None and scoring is None):
         raise ValueError("'cv' and 'scoring' are for estimators; a search has its own.")
@@ -340,7 +340,7 @@ def search_cost(
     plans = [_planned(estimator, params, groups is not None) for params in candidates]
     kinds = {(fit.unit, fit.adjacency) for plan in plans for fit in plan}
     if len(kinds) > 1:
-        raise PrivacyError(f"the fits protect different things, which do not add up: {kinds}")
+        raise PrivacyError(f"guarantees for different units do not compose. Got {kinds}")
     ((unit, adjacency),) = kinds
     splitter = resolved_splitter(search.cv if counted else cv, estimator)
     held, scored = held_by(splitter, n_samples, groups, unit, adjacency)
@@ -437,7 +437,7 @@ def _scorers(scoring):
 def payment_for(
     fitted, n_samples=None, *, groups=None, cv=None, scoring=None, assume_all_rows=False
 ):
-    """Return what is charged for an object that clones private estimators, or refuse."""
+    """Return the charge for an object that clones private estimators, or refuse."""
     if not is_search(fitted) and cv is None:
         if scoring is not None:
             raise ValueError("'scoring' needs 'cv': both as given to cross_validate.")
@@ -476,8 +476,8 @@ def payment_for(
 
 
 _CHANGED = (
-    "changed after it was paid for, or is fitted to another number of rows, or with other 'groups'."
-    " Pay for what you fit: ledger.charge(search, n_samples=len(X), groups=groups)."
+    "changed after it was charged, or is fitted to another number of rows, or with other 'groups'."
+    " Charge what you fit: ledger.charge(search, n_samples=len(X), groups=groups)."
 )
 
 
@@ -494,11 +494,11 @@ def _whole_fits(fitted, assume_all_rows):
         return Payment(tuple(parts))
     name = type(fitted).__name__
     raise PrivacyError(
-        f"who fits clones of {name}, on which rows, and what becomes of the scores, is not known. "
-        "Pay for the object that fits them: ledger.charge(search), or ledger.charge(estimator, "
-        "cv=cv) for cross_validate. If you know that each clone gets all rows as they are, and "
-        "that no exact score decides, say so: ledger.charge(estimator, assume_all_rows=True). The "
-        "ledger and the receipts then name your statement."
+        f"it is not known who fits clones of {name}, on which rows, and how scores are used. "
+        "Charge the object that fits them: ledger.charge(search), or ledger.charge(estimator, "
+        "cv=cv) for cross_validate. If you know that each clone receives all rows unchanged, and "
+        "that no exact score decides, state it: ledger.charge(estimator, assume_all_rows=True). "
+        "The ledger and the receipts then quote your statement."
     )
 
 

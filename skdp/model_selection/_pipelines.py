@@ -85,7 +85,7 @@ class PipelineReport:
         if self.private_steps:
             lines.append("Private steps, whose budgets add up (see PrivacyLedger):")
             lines += [f"- {step}: {spends}" for step, spends in self.private_steps]
-        lines += [f"Taken on trust: {text}" for text in self.assumptions]
+        lines += [f"Assumed, not checked: {text}" for text in self.assumptions]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -97,7 +97,7 @@ class PipelineReport:
         if self.private_steps:
             parts.append("<p>Private steps, whose budgets add up (see PrivacyLedger):</p>")
             parts.append(html_table(self.private_steps, ("step", "spends")))
-        parts += [f"<p>Taken on trust: {html.escape(text)}</p>" for text in self.assumptions]
+        parts += [f"<p>Assumed, not checked: {html.escape(text)}</p>" for text in self.assumptions]
         return "".join(parts)
 
 
@@ -203,8 +203,8 @@ class _Walk:
             self.add(name, "unit", message, remedy)
         if flow.touched and getattr(step, "group_column", None) is not None:
             self.assumptions.append(
-                f"{name}: values of the group_column survive the common type of all columns behind "
-                f"{', '.join(flow.touched)}: text, whole numbers below 2**53, or a data frame."
+                f"{name}: {', '.join(flow.touched)} keeps the values of the group_column. It does "
+                "if they are text, or whole numbers below 2**53, or if X stays a data frame."
             )
         self.assumptions += [f"{name}: {text}" for text in _taken_on_trust(step)]
         return flow.through(name, step)._replace(private=name)
@@ -246,13 +246,13 @@ def _other_units(step, flow):
     before, unit = ", ".join(flow.touched), getattr(step, "privacy_unit", "row")
     if unit_of(step).bound is not None:  # of an entry, or of a change of many
         yield (
-            f"it protects one {unit}, but a change of one entry goes through {before}.",
+            f"it protects one {unit}, but {before} may enlarge a change of one entry.",
             "Put it first, or protect rows: privacy_unit='row'.",
         )
     column = getattr(step, "group_column", None)
     if column is not None and not flow.keeps(column):
         yield (
-            f"its group_column went through {before}: users may be renamed, joined or split.",
+            f"its group_column went through {before}, which may rename, join or split users.",
             "Put it first, or pass 'groups' (metadata routing) in place of group_column.",
         )
 
@@ -261,9 +261,9 @@ def _taken_on_trust(step):
     if type(step).__module__.partition(".")[0] != "skdp":
         yield f"the guarantee of your own {type(step).__name__}."
     if "classes" in step.get_params(deep=False) and step.classes is None:
-        yield "which labels occur in y is public."
+        yield "the set of labels in y is public."
     if unit_of(step).contract:
-        yield "changes have at most the norm 'unit_bound'."
+        yield "a change has a norm of at most 'unit_bound'."
 
 
 def _spends(step):
@@ -423,8 +423,8 @@ def with_budget(
         gaussian = part._budget_kinds() == ("gaussian",) and not hasattr(part, "planned_losses")
         if not (gaussian if delta else part._offers_pure_dp()):
             raise PrivacyError(
-                f"with_budget adds up {'Gaussian' if delta else 'pure'} fits, and "
-                f"{type(part).__name__} may spend otherwise. Give its budget by hand, and fit "
+                f"with_budget needs {'Gaussian' if delta else 'pure'} fits, and the noise of "
+                f"{type(part).__name__} may be of another kind. Set its budget by hand, and fit "
                 "inside a PrivacyLedger."
             )
     if delta and not budget.exact:

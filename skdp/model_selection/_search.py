@@ -354,10 +354,10 @@ class DPGridSearchCV(PrivateSearch):
     param_grid : dict or list of dicts
         Parameters to try, as in `~sklearn.model_selection.GridSearchCV`; no budgets.
     scoring : PrivateScorer, "accuracy" or None, default=None
-        From `make_private_scorer`; the search sets its budget. None is minus the fraction of wrong
-        labels (classifiers, "accuracy"), of the squared distance from the mean that a projection
-        loses, or of hidden items that a recommender misses, or minus the squared error of a
-        regressor with public `target_bounds`.
+        From `make_private_scorer`; the search sets its budget. None takes minus a mean loss. It is
+        the error rate of a classifier ("accuracy"), the fraction of the squared distance from the
+        mean that a projection loses, the fraction of hidden items that a recommender misses, or the
+        squared error of a regressor with public `target_bounds`.
     cv : None, default=None
         A search has no folds; any other value raises an error.
     epsilon, delta : float, default=1.0, 1e-6
@@ -497,10 +497,10 @@ class DPRandomizedSearchCV(PrivateSearch):
     param_distributions : dict or list of dicts
         Distributions or lists, as in `~sklearn.model_selection.RandomizedSearchCV`; no budgets.
     scoring : PrivateScorer, "accuracy" or None, default=None
-        From `make_private_scorer`; the search sets its budget. None is minus the fraction of wrong
-        labels (classifiers, "accuracy"), of the squared distance from the mean that a projection
-        loses, or of hidden items that a recommender misses, or minus the squared error of a
-        regressor with public `target_bounds`.
+        From `make_private_scorer`; the search sets its budget. None takes minus a mean loss. It is
+        the error rate of a classifier ("accuracy"), the fraction of the squared distance from the
+        mean that a projection loses, the fraction of hidden items that a recommender misses, or the
+        squared error of a regressor with public `target_bounds`.
     cv : None, default=None
         A search has no folds; any other value raises an error.
     epsilon, delta : float, default=1.0, 1e-6

@@ -191,7 +191,7 @@ class SpectrumDisplay:
 
     @property
     def n_above_noise(self) -> Any:
-        """How many values noise alone would not show; None where its edge is not known.
+        """Number of values above the noise level; None if that level is unknown.
 
         Rows without any structure give 0 in at least 95 of 100 fits.
         """

@@ -529,7 +529,7 @@ class DPStandardScaler(
             return mean, size, None
         found = find_columns(ask, d, shares["columns"], n)
         base.warn_undetected_columns(
-            self, ~found.found, found.needed, outcome="and took a guess", remedy="'bounds'"
+            self, ~found.found, found.needed, outcome="and used a guess", remedy="'bounds'"
         )
         noise = found.sums_noise(shares["moments"] / shares["columns"])
         return found.center, found.radius(noise), found

@@ -238,9 +238,9 @@ class Chain:
         found = self._file.execute("SELECT hash FROM lines WHERE number = ?", (number,)).fetchone()
         if place != START and not gone and found != (head,):
             raise PrivacyError(
-                f"{self._name} has not line {number} that was seen there: it is an older copy, or "
-                "was written anew, and lacks some of what was spent or released. It may not be "
-                "used. Put the newest file back, or begin at another path."
+                f"{self._name} lacks line {number}, which it had before: it is an older copy, or "
+                "was written anew, so some charges or releases are missing. It cannot be used. "
+                "Restore the newest file, or use another path."
             )
 
     def after(self, place: Place) -> list[tuple[bytes, str]]:
@@ -263,8 +263,8 @@ class Chain:
         """Begin with a snapshot; what is there is never overwritten."""
         if self.last != START:
             raise PrivacyError(
-                f"{self._name!r} exists and is another one's. Use another path, or remove the file "
-                "and its .lock file if they are no longer needed."
+                f"{self._name!r} exists and has other content. Use another path, or remove the "
+                "file and its .lock file if they are no longer needed."
             )
         self._insert(0, b"", os.urandom(32).hex())
         self._lock.forget()
@@ -362,8 +362,8 @@ class Store:
                 found = _end_of(file, "DESC")
             if found != chain.last:
                 raise PrivacyError(
-                    f"{self.path} has not got what was just written to it: it was replaced, or "
-                    "another program writes to it. It cannot be used."
+                    f"{self.path} does not contain what was just written to it: it was replaced, "
+                    "or another program writes to it. It cannot be used."
                 )
         if chain.last not in (START, lock.marker()):
             lock.mark(chain.last)

@@ -29,7 +29,7 @@ from skdp.queries.sums import GroupQuery, SumQuery, summed
 class RankQuery(SumQuery):
     """Ranks of the points of a public grid, column by column.
 
-    Entries and points are seen as float32. A row with a value that is not finite adds nothing.
+    Entries and points are compared as float32. A row with a value that is not finite adds nothing.
 
     Parameters
     ----------

@@ -363,8 +363,8 @@ def _clipped(values: FloatArray, unit: MatrixUnit) -> FloatArray:
 #
 # Notation: A is m x n; E = A - A' is one entry (or pair) of at most s, or has norm at most s, by
 # the caller's contract, which `MatrixUnit` turns into bounds of products; s' is the power of two
-# above s. Floats are no help here: entries of 1e15 s would leave rounding errors of more than s in
-# A X. So everything is in integers.
+# above s. Floats cannot be used: with entries of 1e15 s, rounding errors in A X exceed s. So all
+# arithmetic is in integers.
 #
 # * An entry beyond 2**53 s' has float neighbours 2 s' away at least: there E is zero. Entries are
 #   cut at +-2**53 s', in both neighbours alike, and E is what it was. (A cut that moves E, as at s,
@@ -574,7 +574,7 @@ class EntryRowQuery(PrivateQuery):
         return 2 * (sum(self.shape) + 16) * ROUNDING * self.shape[0] * self.clip_norm**2
 
     def _lengths(self) -> NumberQuery:
-        """Return the query over the norms of the rows, one of which gives way to another."""
+        """Return the query over the norms of the rows: one entry replaces one norm by another."""
         return NumberQuery(lambda work, _: work(self._norms()), "norm", adjacency="replace")
 
     def kept_below(self, threshold: float) -> Bounded:
@@ -585,11 +585,11 @@ class EntryRowQuery(PrivateQuery):
         return self._lengths().kept_below(threshold)
 
     def norms_above(self, threshold: float) -> Bounded:
-        """Return how many rows are longer than a threshold: one entry moves one of them."""
+        """Return the number of rows longer than a threshold: one entry changes one row."""
         return self._lengths().above(threshold)
 
     def counts(self) -> Bounded:
-        """Return the column sums of clipped entries: one of them moves by alpha."""
+        """Return the column sums of clipped entries: one entry changes one sum by alpha."""
         m, n = self.shape
         error = 2 * (m + 2) * ROUNDING * m * self.unit.largest
         return rounded_release(

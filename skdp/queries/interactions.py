@@ -164,7 +164,7 @@ class InteractionQuery(PrivateQuery):
         return 2 * terms * ROUNDING * self.shape[0] * X_norm
 
     def counts(self) -> Bounded:
-        """Return how many users have each item; one of d items beyond the floor counts sqrt(d0/d).
+        """Return the number of users of each item; a user of d > d0 items counts sqrt(d0/d).
 
         That is sqrt(d0) times the sums of normalised rows. add_remove: beyond d0
         1/d + (d-1)(1/sqrt(d-1) - 1/sqrt(d))^2 <= 1/d0, under it 1/d0: 1 in l2; in l1
@@ -420,7 +420,7 @@ class InteractionHistories(PrivateQuery):
         self._at = partial(InteractionQuery, R, adjacency=adjacency, prepare=binary_rows)
 
     def counts(self) -> Bounded:
-        """Return how many users have each item, weighted."""
+        """Return the weighted number of users of each item."""
         return self._at(degree_floor=self._usual).counts()
 
     def moment(self, kept: NDArray[np.intp], floor: int, popular: FloatArray) -> Bounded:

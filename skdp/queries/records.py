@@ -51,8 +51,8 @@ from skdp.units import unit_named
 Pair = tuple[FloatArray, FloatArray]
 Form = DenseRecords | SparseRecords | FactoredRecords
 Means = tuple[FloatArray, FloatArray]  # row effects a, column effects b of the matrix a 1' + 1 b'
-# A documented limit: integer sums of more records could wrap modulo 2**64, and the public linear
-# map of a sum cannot be computed from its wrapped value.
+# Largest number of records: integer sums of more could wrap modulo 2**64, and the public linear map
+# of a sum cannot be computed from its wrapped value.
 _MOST_RECORDS = 2**25
 
 

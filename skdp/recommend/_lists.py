@@ -36,6 +36,10 @@ class InteractionMatrix(NamedTuple):
     users: NDArray[Any]
     items: NDArray[Any]
 
+    def __repr__(self) -> str:
+        """Return the shape alone: the names of users are private, and would fill a notebook."""
+        return f"InteractionMatrix({len(self.users)} users x {len(self.items)} items)"
+
     def names(self, indices: Any) -> NDArray[Any]:
         """Return the names of items by number, as `DPRecommender.recommend` returns them.
 
@@ -49,7 +53,8 @@ class InteractionMatrix(NamedTuple):
         names : ndarray of object
             In the shape of `indices`; None for -1.
         """
-        places = np.asarray(indices)
+        if (places := np.asarray(indices)).dtype.kind not in "iu":
+            raise TypeError("names takes item numbers: the first of the arrays of recommend.")
         found = self.items[np.maximum(places, 0)]
         return np.asarray(np.where(places < 0, None, found))
 

@@ -144,8 +144,8 @@ class RecommenderPlans(PlansMixin):
 
         popular = recall_at_n(order[:, :size], hidden[judged])
         kind = "that share no item" if apart else "that overlap"
-        said = f"{rows} users with {nnz / n:.3g} items each, popular and of factors {kind}; "
-        said += f"the most popular items, without noise, would find {popular:.2g}"
+        said = f"{rows} users with {nnz / n:.3g} items each, by popularity and factors {kind}; the "
+        said += f"most popular items alone, without noise, have a recall of {popular:.2g}"
         return PlanData(lambda model: model.fit(shown), score, (said,), n / rows, best=math.nan)
 
 

@@ -1,4 +1,4 @@
-"""What the linear regression share: bounds, targets, wide rows, the one release."""
+"""What the linear regressions share: bounds, targets, wide rows, the joint release."""
 
 import math
 import operator
@@ -79,7 +79,7 @@ def model_share(shares):
 
 
 def kept_share(share, remaining, total):
-    """Return a share of a total that is reduced: as it was, but at most half of what remains."""
+    """Return the share of a reduced total: unchanged, but at most half of what remains."""
     return min(share, max(remaining / 2, share * remaining / total))
 
 
@@ -93,7 +93,7 @@ def left_for_model(shares, remaining):
 
 
 def target_scale(columns, radius, given=None, *, centered):
-    """Return the box of the targets about their centres, within the one that is given, if any."""
+    """Return the bounds of the targets about their centres, within given bounds, if any."""
     center = columns.center if given is None else columns.center + given.nearest
     low, high = center - radius, center + radius
     if given is not None:
@@ -121,7 +121,7 @@ def target_mean(ask, scale, columns, moments, n, about, share):
 
 def warn_undetected_targets(estimator, columns, model_share_left, remedy):
     """Warn of targets that were not located, and of the effect; from released numbers."""
-    undetected, outcome, category = _not_located(columns), "and took a guess", PartialSignalWarning
+    undetected, outcome, category = _not_located(columns), "and used a guess", PartialSignalWarning
     if not model_share_left:
         undetected, category = np.ones_like(undetected), NoSignalWarning
         outcome = "so that all predictions are one released number"
@@ -135,11 +135,11 @@ def warn_undetected_targets(estimator, columns, model_share_left, remedy):
 
 
 _SIZE, _FEWEST_KEPT = 0.6, 20
-_FULL_MOMENT = 3.0  # times as many columns: a moment of all of them takes no products before it
+_FULL_MOMENT = 3.0  # times `moment_size`: up to so many columns, one moment holds all
 
 
 def moment_size(n, share, unit_noise):
-    """Return of how many columns a moment is best.
+    """Return the number of columns of which a Gram matrix is most accurate.
 
     Each column adds noise, so the best number follows from the count over the noise of an entry.
     `unit_noise` is the noise of second moments of rows of norm 1 at the whole budget.
@@ -148,25 +148,25 @@ def moment_size(n, share, unit_noise):
     return int(min(max(size, _FEWEST_KEPT), MOST_DENSE))
 
 
-# What the linear regression share: bounds, the one release, the solution.
+# What the linear regressions share: bounds, the joint release, the solution.
 
 
-# Of a row for each column, over the noise: beyond it clip norms grow by the fourth root, so that
-# noise and clipping both vanish. (By the square root the noise would not.) Bounds of single entries
-# hardly affect the noise: they widen by the square root, if a last release shows that predictions
-# are better.
+# _LOOSE: rows per column, over the noise. Beyond it, clip norms grow as its fourth root, so that
+# noise and clipping both vanish. (With the square root the noise would not.) Bounds of single
+# entries hardly affect the noise: they widen by the square root, if a last release shows that
+# predictions are better.
 _LOOSE = 0.01
 _CUT = 3.5  # scales from the centre, in the fit and in predictions
 _MEDIAN_NORM = 1.25  # median length of rows of d columns of deviation 1, over the root of d
 _SEARCH_ERROR = 0.7  # of a number that is given: a search finds half a log2 bin
-_LOST_VARIANCE = 0.45  # of the explainable variance: what may lose more says so
+_LOST_VARIANCE = 0.45  # of the explainable variance: a fit that may lose more warns
 # Lengths, in clip norms, of the scaled targets and of the bias: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that map the longest row to the target bound.
 _TARGET = 0.8
 # Bias of a row in clip norms, and the share of products of all columns: of targets, and of classes,
 # whose totals are sums over all rows, and which differ a little in many columns of texts.
 _BIAS, _SUMS = (0.3, 0.6), (0.6, 0.8)
-_LONGEST = 2.0  # clip norms: the fit weighs longer rows by less than a quarter, and tells little
+_LONGEST = 2.0  # clip norms: longer rows have weights below a quarter in the fit
 
 
 class Released(NamedTuple):
@@ -340,7 +340,8 @@ class Releases:
         """Return the centre and about the deviation of each column, within public bounds if given.
 
         Noise is the same on all columns, so they should have equal norms. A column that is not
-        found is as wide as even numbers in its bounds, unless many of its entries are equal.
+        found gets the deviation of a uniform distribution in its bounds, unless many of its entries
+        are equal.
         """
         columns, public = self.columns, self.public_units
         if self.stay_sparse:
@@ -371,7 +372,7 @@ class Releases:
         return True
 
     def _clip_norm(self, share):
-        """Return `wider` times about the median norm, or a number that is given and not longer.
+        """Return `wider` times about the median norm, or a given number if that is smaller.
 
         Without a budget nothing is released. A given number close to the result of the search is
         kept. Rows within the bounds are not longer.
@@ -403,8 +404,8 @@ class Releases:
     def _all_columns(self, clip_norm):
         """Release the moments of all columns; of none if no columns and no norms were found.
 
-        Without a search, far longer rows would have no weight, and even targets would be lost.
-        Classes differ by their means: products with codes have most of the budget. Not under
+        Without a search, rows of far larger norm would have no weight, and their targets would be
+        lost. Classes differ by their means: products with codes have most of the budget. Not under
         replace, where they cost twice as much, as the row of a record may be opposite.
         """
         share, kept = self.shares["regression_moments"] + self.shares.get("sums", 0.0), self.d
@@ -506,7 +507,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
     def _fitted(self, session, released, solution):
         """Return (coefficients, intercepts) in units of the rows, and what else was learnt.
 
-        No `solution` predicts the centre of the targets.
+        Without a `solution`, the map predicts the centre of the targets.
         """
         units, q = released.units, len(released.scale.size)
         coefficients, intercepts = np.zeros((len(units.size), q)), np.zeros(q)
@@ -527,7 +528,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         return coefficients, intercepts, attributes
 
     def _learns_columns(self, session, rows):
-        """Whether columns get units, from public facts."""
+        """Whether columns are divided by learnt units: from public facts."""
         bounded = self.bounds is not None and getattr(rows, "sparse", False)
         narrow = rows.n_features <= GRAM_FEATURES and not bounded
         return narrow and self.clip_norm == "auto" and not session.budget.exact

@@ -288,7 +288,7 @@ def check_parameters(estimator):
     if level == math.inf and estimator.epsilon != math.inf:
         raise ValueError(
             "gradient_clip_factor=inf leaves one record unbounded; it needs epsilon=inf. Use a "
-            "number of medians, or 'auto'."
+            "finite multiple of the median norm, or 'auto'."
         )
     if isinstance(estimator.measurement_covariance, str):
         _validation.check_option(estimator, "measurement_covariance", ("private",))

@@ -66,7 +66,7 @@ def check_row_loss(name, loss):
         )
 
     if not all(callable(getattr(loss, each, None)) for each in ("value", "derivative")):
-        fail("it has not both methods")
+        fail("it does not have both methods")
     try:
         with np.errstate(all="ignore"):
             value, slope = (_tried(each) for each in (loss.value, loss.derivative))
@@ -80,12 +80,12 @@ def check_row_loss(name, loss):
     if value.min() < 0:
         fail("it is negative somewhere")
     if np.any(np.diff(slope) < -tolerance):
-        fail("its derivative falls, so that it is not convex")
+        fail("its derivative decreases, so it is not convex")
     low, high = slope[:-1] - tolerance - rough, slope[1:] + tolerance + rough
     if np.any((chords < low) | (chords > high)):
-        fail("its derivative is not that of its value")
+        fail("its derivative is not the derivative of its value")
     if bounds is not None and not (bounds[0] <= slope.min() and slope.max() <= bounds[1]):
-        fail(f"its derivative leaves its bounds {bounds}")
+        fail(f"its derivative exceeds its bounds {bounds}")
     if curvature is not None and np.any(np.diff(slope) > curvature * steps * (1 + _CLOSE) + 1e-9):
         fail(f"its derivative grows faster than curvature={curvature:g}")
 
@@ -98,7 +98,7 @@ def _tried(function):
     alone = [np.asarray(function(np.full((1, 1, 1), r)))[0, 0, 0] for r in _POINTS]
     turned = np.asarray(function(_POINTS[::-1].reshape(-1, 1, 1)), np.float64).ravel()[::-1]
     if not all(np.allclose(found.ravel(), other, rtol=1e-12, atol=0) for other in (alone, turned)):
-        raise ValueError("what it says of a residual depends on the others, of other people")
+        raise ValueError("its value depends on other residuals, of other people")
     return found.ravel()
 
 
@@ -146,8 +146,8 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         Budget fraction of each release. The keys depend on the other parameters; an error for a
         wrong key lists them.
     target_bounds : pair (low, high) or "auto", default="auto"
-        Public bounds of the targets, to which predictions are cut. "auto" spends a part of the
-        budget on their centre and scale, and warns if these were not found.
+        Public bounds of the targets, to which predictions are truncated. "auto" spends a part of
+        the budget on their centre and scale, and warns if these were not found.
     whiten : bool, default=True
         Whether to release a second moment and whiten the scaled features with it. False is for
         features without correlations.
@@ -160,7 +160,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         `QuantileLoss`, has the methods ``value(residual)`` and ``derivative(residual)`` of arrays.
         It declares ``bounds`` of its derivative, or ``curvature``, a bound of its second one. It is
         tried on public numbers before anything is charged. The guarantee needs only that it treats
-        each residual by itself. The global model remains one of means.
+        each residual by itself. The global model always predicts means.
     fit_intercept : bool, default=True
         Whether each user has an intercept; the selected rule may shrink it.
     group_column : int, str or None, default=None
@@ -184,20 +184,20 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     eigenvalues_ : ndarray of shape (n_features,)
         Released eigenvalues of the users' unit directions, in descending order.
     global_coef_ : ndarray of shape (n_features,)
-        The linear model of all users together. The users' models start from it, and users without
-        a model of their own get it.
+        The global model: one linear model of all users. The users' models start from it, and users
+        without a model of their own get it.
     global_intercept_ : float
         Its intercept.
     feature_center_, feature_scale_ : ndarray of shape (n_features,)
         Released medians and scales of the columns, which users subtract and divide by.
     feature_bounds_ : ndarray of shape (2, n_features)
         Bounds of each column, 48 scales from the centre. An entry at r times this distance, often a
-        code, counts as one at 1/r of it, in `predict` too. Infinite if no scale was found.
+        code, is replaced by one at 1/r of it, in `predict` too. Infinite if no scale was found.
     target_scale_found_ : bool
         Whether the scale of the targets was found. If not, a user's model starts from that user's
         mean.
     global_model_found_ : bool
-        Whether the model of all users exceeds its noise. If not, users without a model of their own
+        Whether the global model exceeds its noise. If not, users without a model of their own
         get about the middle of the range, and models of the others start there.
     head_rule_ : HeadRule or None
         The selected rule; None if each user takes a mean of several.

@@ -61,7 +61,7 @@ def same_kind(known, labels):
     """Raise unless both label arrays hold the same kind of label, so that joining merges none."""
     kinds = ["text" if array.dtype.kind in "US" else array.dtype.kind for array in (known, labels)]
     if kinds[0] != kinds[1] and not set(kinds) <= {"i", "u", "b"}:
-        raise ValueError("User labels are of another kind than those of the fitted users.")
+        raise ValueError("User labels must have the type of the fitted ones: use astype(str).")
 
 
 def within_bounds(X, bounds):
@@ -167,7 +167,7 @@ class PublicationMixin(FitsElsewhereMixin):
         self._check_published()
         if self.target_scale_found_ and not self.global_model_found_:
             warn_caller(
-                f"{type(self).__name__} could use no model common to all users: the public copy "
+                f"{type(self).__name__} could use no global model: the public copy "
                 "predicts about the middle of the targets' range, or the class frequencies, until "
                 "adapt() fits models. Use more users, a larger 'epsilon' or fewer columns.",
                 PartialSignalWarning,
@@ -212,7 +212,7 @@ class PublicationMixin(FitsElsewhereMixin):
 
 
 class Base(NamedTuple):
-    """What is learnt of all users before the subspace; None where labels have no such thing."""
+    """What is learnt from all users before the subspace; None for what labels do not have."""
 
     scaling: Scaling
     n: float
@@ -222,14 +222,14 @@ class Base(NamedTuple):
 
 
 def learn_base(estimator, ask, query, shares):
-    """Release location and scale of columns and targets, and the linear model of all."""
+    """Release location and scale of columns and targets, and the global model."""
     n = float(query.n_rows) if estimator.adjacency == "replace" else None
     public = {"n": n, "centered": estimator.fit_intercept}
     columns = find_columns(ask.columns(), query.n_features, shares["columns"], **public)
     scaling = personalization.scaling_of(columns)
     limited = np.isfinite(scaling.limit)
     shown = bool((limited & columns.found).all())
-    if not estimator._y_numeric:  # logits of all are not those of each
+    if not estimator._y_numeric:  # logits of the global model are not those of a user
         return Base(scaling, columns.n, shown)
     public["n"] = columns.n if estimator.fit_intercept else n
     unit, share = _target_unit(estimator, ask, query.n_outputs, shares, public)
@@ -251,9 +251,9 @@ def _target_unit(estimator, ask, p, shares, public):
 
 
 def warn_of_verdict(estimator, base, helped):
-    """Warn of what was not learnt, from released numbers: the first that holds.
+    """Warn of what was not learnt, from released numbers. Only the first case is reported.
 
-    `helped` says whether votes show that users gain by coefficients of their own.
+    `helped`: whether votes show that users gain by coefficients of their own.
     """
     name, unit, model_found = type(estimator).__name__, base.unit, base.model.found
     one_class = model_found and unit is None and predicts_one_class(base.model)

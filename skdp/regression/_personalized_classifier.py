@@ -82,8 +82,8 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     eigenvalues_ : ndarray of shape (n_features,)
         Released eigenvalues of the users' unit directions, in descending order.
     global_coef_ : ndarray of shape (n_features,) or (n_classes, n_features)
-        The model for users without one of their own: the mean of the users' clipped coefficients,
-        which is too small, times a factor that noisy votes select.
+        The global model, for users without one of their own: the mean of the users' clipped
+        coefficients, whose norm is too small, times a factor that noisy votes select.
     global_intercept_ : float or ndarray of shape (n_classes,)
         Its intercept.
     coef_clip_norm_ : float
@@ -92,11 +92,11 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         Released medians and scales of the columns, which users subtract and divide by.
     feature_bounds_ : ndarray of shape (2, n_features)
         Bounds of each column, 48 scales from the centre. An entry at r times this distance, often a
-        code, counts as one at 1/r of it, in `predict` too. Infinite if no scale was found.
+        code, is replaced by one at 1/r of it, in `predict` too. Infinite if no scale was found.
     target_scale_found_ : bool
         Always True: labels have no scale.
     global_model_found_ : bool
-        Whether the model of all users exceeds its noise. If not, users without a model of their own
+        Whether the global model exceeds its noise. If not, users without a model of their own
         get about the class frequencies, and models of the others start there.
     head_rule_ : HeadRule or None
         The selected rule; None if each user takes a mean of several.

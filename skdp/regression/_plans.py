@@ -89,7 +89,7 @@ class RidgeClassifierPlans(PlansMixin):
             k = min(len(names), min(X.shape) - 1)
             leading = sp.linalg.svds(X, k, v0=np.ones(min(X.shape)))[2].T
             labels = np.argmax(linear_targets(rng, X @ leading, len(names), signal), axis=1)
-            between = f"{len(names)} classes; leading directions of rows decide {signal:g} of them"
+            between = f"{len(names)} classes; leading directions explain {signal:g} of their scores"
         y = np.asarray(names)[labels]
         trivial = float(np.max(np.unique(y, return_counts=True)[1])) / len(y)
         fit, score = partial(fit_rows, X=X, y=y), partial(_quality, accuracy_score, X=X, y=y)
@@ -131,7 +131,7 @@ class PersonalPlans(PlansMixin):
         coef += math.sqrt(signal / k) * rng.standard_normal((users, k)) @ U.T
         tasks, fresh = (self._made_tasks(rng, coef, n_rows, noise) for _ in range(2))
         said = f"{users} users of {n_rows} rows; {signal:.0%} of their squared coefficients lie in "
-        said += f"{k} shared dimensions; noise of {noise:g} of what they explain"
+        said += f"{k} shared dimensions; the noise variance is {noise:g} of what they explain"
         of, trivial = (r2_score, 0.0) if self._y_numeric else (accuracy_score, 0.5)
         score = partial(_quality, of, **fresh)
         fit = methodcaller("fit", **tasks)
@@ -196,7 +196,7 @@ class TracePlans(PlansMixin):
             f = math.sqrt(size) * M.ravel()[cells]
         y = f + rng.standard_normal(rows)
         said = f"{rows} {'normal records' if nnz is None else 'records of one entry'}, noise of y "
-        said += f"{1 / signal:.2g} times as large as what a matrix of rank {r} says"
+        said += f"{1 / signal:.2g} times as large as what a matrix of rank {r} explains"
 
         def fit(model):
             model.matrix_shape = d

@@ -63,11 +63,11 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
     clip_norm : float or "auto", default="auto"
         A longer row is scaled down to it. "auto" spends 20% of the budget on a private centre and
         scale of each column (at most 1500); shifts and units then do not matter, and `alpha`
-        belongs to scaled columns. A column whose scale was not found takes the likeliest one.
-        Sparse rows of many columns are not centred: only columns with clearly other scales are
-        rescaled, and 5% find the median norm. A number is an upper bound for rows that are scaled
-        already: 5% of the budget lower it to about the median norm, or to what the noise allows
-        above that.
+        applies to scaled columns. A column whose scale was not found gets the scale of largest
+        likelihood. Sparse rows of many columns are not centred: only columns whose scales clearly
+        differ are rescaled, and 5% of the budget find the median norm. A number is an upper bound
+        for rows that are scaled already: with 5% of the budget, the fit lowers it to about the
+        median norm, or to a larger norm if the noise allows it.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of records is private too; with "replace" it is public.
     privacy_unit : {"row", "group"}, default="row"

@@ -113,9 +113,9 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     n_samples_ : int
         Number of records: released under "add_remove", exact under "replace".
     residual_std_ : float
-        Released deviation of targets from predictions; 0 if none was found. It follows from the
-        median size of contributions, as far as released second moments of both agree (far targets
-        count little). Without noise the median alone counts, as if residuals were normal.
+        Released standard deviation of the residuals; 0 if none was found. It is estimated from the
+        median norm of contributions, as for normal residuals, and truncated to a confidence
+        interval from released second moments. Without noise, it uses the median alone.
     gradient_clip_norms_ : tuple of float
         Released norms to which contributions were clipped.
     n_iter_ : int
@@ -235,7 +235,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         means = self.fit_biases and self.fit_intercept and sparse and min(shape) > 1
         attributes = self._descend(ask, query, n, design, shares, unit_noise, centre, means)
         unspent = 0.0 if session.budget.exact else session.left()
-        # Without a matrix only the mean of y is predicted: find it better, with what is unspent.
+        # If no matrix is fitted, only the mean of y is predicted: the unspent budget improves it.
         if unspent > shares.get("center", math.inf) and not attributes["coef_"].any():
             centre = _measurements.release_center(self, session, placed, unspent, n, far=True)
             attributes["intercept_"] = centre.value

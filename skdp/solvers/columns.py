@@ -212,7 +212,7 @@ def rows_for_scales(d: int, noise: float) -> float:
 
 
 class _Medians(NamedTuple):
-    """What the search found out about the median of each column.
+    """What the search found about the median of each column.
 
     Attributes
     ----------
@@ -262,9 +262,9 @@ def _medians(
     """
     if within is None:
         _search(first, partial(ask.distances, np.zeros(len(half))), "bin", unit)
-        # Where ranks are clear, several bins are left only because questions ran out. Then the
-        # prior, by which columns lie near each other, should not choose among them. A scale about
-        # 0 that was not found is the posterior median.
+        # If ranks are significant, several bins remain only because the number of queries is fixed.
+        # Then the prior, that scales of columns are similar, should not choose among them. A scale
+        # about 0 that was not found is the posterior median.
         clear = np.minimum(-first.lowest, first.highest) > 4 * CLEAR
         within = np.where(clear, first.high_end(_UPPER), first.high_end(0.75))
         within = np.where(first.found(), within, first.high_end(0.5))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from skdp._limits import FloatArray
 
-_LIST = 20  # items that are looked at
+_LIST = 20  # items of a list that a user reads
 
 
 def list_length(n_items: int) -> int:

@@ -58,7 +58,7 @@ def shorten_rows(X: FloatArray, c: float) -> FloatArray:
 
 
 class Transcript:
-    """The queries and answers of one side so far, and what they say of A.
+    """The queries and answers of one side so far, and the posterior mean of A.
 
     Parameters
     ----------

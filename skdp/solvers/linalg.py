@@ -86,14 +86,14 @@ def symmetric_noise_edge(noise_scale: float, d: int) -> float:
 
 
 def detection_limit(edge: float, d: int, kurtosis: float = 0.0) -> float:
-    """Return what symmetric noise exceeds once in a hundred: its edge, and what small d add."""
+    """Return the norm that symmetric noise exceeds once in a hundred, higher for small d."""
     return float(edge * _edge_factor((d, d), kurtosis) * (1 + _LARGEST / 2 * d ** (-2 / 3)))
 
 
 def _edge_factor(shape: tuple[float, int], kurtosis: float) -> float:
-    """Return the factor by which entries of excess kurtosis c move the edge of noise.
+    """Return the factor by which the edge of noise grows if its entries have excess kurtosis c.
 
-    By c / (2 sqrt(d1 d2)) of it (Hwang, Lee, Schnelli 2019). Sparse noise of equal entries ends at
+    It is 1 + c / (2 sqrt(d1 d2)) (Hwang, Lee, Schnelli 2019). Sparse noise of equal entries ends at
     the root of their largest number in a row (Benaych-Georges, Bordenave, Knowles 2019): Poisson
     numbers.
     """
@@ -105,7 +105,7 @@ def _edge_factor(shape: tuple[float, int], kurtosis: float) -> float:
 
 
 def largest_of_noise(shape: tuple[float, int], kurtosis: float = 0.0) -> float:
-    """Return how far beyond its edge noise goes, once in a hundred matrices (Johnstone 2001).
+    """Return the norm of noise over its edge, exceeded once in a hundred matrices (Johnstone 2001).
 
     The edge sqrt(d1) + sqrt(d2) is where the largest singular value lies in large matrices; in
     small ones it varies. Halves are those of Ma (2012).

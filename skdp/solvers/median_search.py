@@ -34,8 +34,8 @@ _SCATTER = (0.5, 2.0, 6.0)  # prior scales of columns about their common scale, 
 _ORDER = (0.5, 0.25, 0.75)  # posterior quantiles to query: the first that was not queried yet
 SMALLEST = float(_POWERS[0])
 _LEAST = math.log(NEGLIGIBLE)  # smaller likelihoods are rounded up: subnormal floats are slow
-# Noise deviations from which on a rank shows on which side of a threshold the median lies. With 2,
-# medians are found where there are none, and fits of the fewest rows that show one lose .08 of R2.
+# A rank of so many noise deviations determines on which side of a threshold the median lies. With
+# 2, the search finds medians in pure noise, and fits of barely enough rows lose .08 of R2.
 _SIGNIFICANT_RANK = 3.0
 
 

@@ -1,4 +1,4 @@
-"""What users share: the model of all, and the public preprocessing of a user's rows.
+"""What users share: the global model, and the public preprocessing of a user's rows.
 
 Notation: user j has m rows X_j (m x d) and targets Y_j (m x p), d features, p outputs, k
 components. The whitener W (d x d) and the subspace U (d x k, orthonormal, in whitened features) are
@@ -28,11 +28,11 @@ from skdp.solvers.linalg import signal_share, symmetric_noise_edge, top_eigenpai
 from skdp.solvers.postprocess import normal_equations, solve_normal_equations
 from skdp.solvers.scaling import Scaling, digest
 
-# A linear model of all users, where their own models start.
+# The global model: a linear model of all users, from which their own models start.
 
 
 class GlobalModel(NamedTuple):
-    """A released linear model of all users.
+    """A released linear model of all users together.
 
     Attributes
     ----------
@@ -189,7 +189,7 @@ class View:
         return Seen(self, batch, self.own_residuals(batch))
 
     def own_residuals(self, batch: local_fits.UserBatch) -> FloatArray:
-        """Return what the user fits next to the model of all."""
+        """Return what the user fits next to the global model."""
         if self.base is None:
             return batch.Y
         base = self.base
@@ -320,7 +320,7 @@ class Shared:
     eigenvalues: FloatArray | None = None
 
 
-# The private model of all users together, which each user's own model starts from.
+# The global model, which each user's own model starts from.
 #
 # A user contributes the mean of its moments, scaled to norm 1: neither its rows nor its targets
 # need a bound, and a user with one row counts like one with a hundred. How users differ from this
@@ -377,8 +377,8 @@ def scaling_of(columns: Columns) -> Scaling:
     rare = ~columns.found & (distance == 0) & (columns.needed <= columns.n < math.inf)
     rare_scale = np.exp(np.median(np.log(columns.deviation[rare]))) if rare.any() else 1.0
     common = np.median(columns.spread[shown]) if shown.any() else rare_scale
-    # Zeros beside about as many ones may have a centre a little off them. Their distance from it is
-    # no scale, and it takes more rows to show that many entries lie far beyond.
+    # If zeros and ones are about equally frequent, the centre may lie near one of them. The small
+    # distance to it is no scale, and more rows are needed to show that many entries lie far beyond.
     dummy = (distance > 0) & (distance <= 2 * columns.spread) & (columns.n < 8 * columns.needed)
     spread = np.where(dummy & (4 * columns.spread < min(common, 1)), 1.0, columns.spread)
     differs = shown & (np.abs(np.log2(spread / common)) > _SAME_SCALE)
@@ -432,7 +432,7 @@ def pooled_model(
     weight = found / math.sqrt(d)
     released = Pooled(weight, unit.center, unit.size, intercept).asked(ask, share=share)
     count_shown = not intercept or released.value[-1, -1] >= CLEAR * released.noise_scale
-    if not (count_shown and unit.found):  # not even the number of users, or of where y lies
+    if not (count_shown and unit.found):  # the number of users or the location of y is noise
         return GlobalModel(np.zeros((d, p)), unit.center, own_means=not unit.found, found=False)
     equations = normal_equations(
         released.value, released.noise_scale, np.full(p, unit.size / _WEIGHT),

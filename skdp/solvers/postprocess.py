@@ -469,21 +469,21 @@ def solve_normal_equations(
 
     Without noise this is (A + alpha)^-1 B. With noise A is estimated by its forms m in the
     eigenvectors of A with noise, and b = (m + alpha) w + e for each target in these, where e is the
-    noise on b and what rows of A have beside their form, times w. For w drawn from N(0, rho^2 I) an
-    entry of e has variance s_b^2 + rho^2 r^2 (r^2: `error_of_forms`), and the posterior mean of w
-    has the filter m/(m^2 + var(e)/rho^2) in place of 1/m: what clearly exceeds the noise is
-    unchanged, and the rest goes to 0. rho is the most likely one given b.
+    noise on b and the entries of rows of A off the diagonal, times w. For w drawn from N(0, rho^2
+    I) an entry of e has variance s_b^2 + rho^2 r^2 (r^2: `error_of_forms`), and the posterior mean
+    of w has the filter m/(m^2 + var(e)/rho^2) in place of 1/m: what clearly exceeds the noise is
+    unchanged, and the rest goes to 0. rho has the largest likelihood given b.
 
-    Next to w^2 there is rho^2 (1 - filter m) that the answers leave open: its share of both,
-    weighted by m, is what is lost of the explainable variance.
+    The posterior variance of w is rho^2 (1 - filter m). Its fraction of the sum of w^2 and itself,
+    weighted by m, is the fraction of the explainable variance that is lost.
 
     Directions are fitted first; the columns explain what these leave.
 
-    `flat` puts one penalty in its place, 1/(lambda + alpha + s sqrt(2 d)), at the edge of the
-    noise. It keeps directions of small variance, in which classes differ and squared errors hardly.
-    It also shrinks the coefficients of columns relative to intercepts and directions. If there is a
-    signal, they are multiplied by w'b without the noise over w'Aw, at least 1. The larger of m and
-    lambda stands for A, because w depends on its noise.
+    `flat` uses one penalty instead, 1/(lambda + alpha + s sqrt(2 d)), at the edge of the noise. It
+    keeps directions of small variance, in which classes differ and squared errors hardly. It also
+    shrinks the coefficients of columns relative to intercepts and directions. If there is a signal,
+    they are multiplied by w'b without the noise over w'Aw, at least 1. The larger of m and lambda
+    stands for A, because w depends on its noise.
     """
     penalty = alpha + flat * released.noise * math.sqrt(2 * len(released.scatter))
     A, B, projection, dir_coef = _without_directions(released, alpha, penalty, flat)
@@ -549,18 +549,18 @@ def _without_directions(
 def true_forms(values: FloatArray, noise: float) -> FloatArray:
     """Return estimates of w_i'A w_i, A without the noise, for the eigenvectors w_i of A with it.
 
-    A is a matrix of squares, so they are kept above 0. No sum of theirs is used.
+    A is positive semidefinite, so they are kept above 0. No sum of them is used.
     """
     forms, _ = held_by_eigenvectors(values, len(values), math.sqrt(2) * noise, math.sqrt(0.5))
     return np.maximum(forms, NEGLIGIBLE * noise)
 
 
 def error_of_forms(values: FloatArray, forms: FloatArray, noise: float) -> float:
-    """Return about the square of what a row of W'A W has beside its form, and of its error.
+    """Return the squared norm of a row of W'A W off the diagonal, with the error of the diagonal.
 
-    |A|^2 is that of A with noise without the d (d + 1) s^2 of noise, on average. A form has an
-    error of 1.4 s, which is doubled. Most is d s^2: that is noise alone. Columns of one length
-    that hardly correlate have far less, as their A is known up to a factor.
+    |A|^2 is estimated by that of A with noise, less d (d + 1) s^2. A form, a diagonal entry, has an
+    error of 1.4 s, which is doubled. Most is d s^2: that is noise alone. Columns of one length that
+    hardly correlate have far less, as their A is known up to a factor.
     """
     d = len(values)
     excess = float(values @ values - forms @ forms) / max(d, 1) - (d + 1) * noise**2
@@ -635,7 +635,7 @@ def class_moments(released: NormalEquations, codes: FloatArray) -> ClassMoments:
 def right_labels(
     released: NormalEquations, classes: ClassMoments, solution: Solution, weights: FloatArray
 ) -> FloatArray:
-    """Return about which part of each class gets its label; 0 for one whose total is noise.
+    """Return about the fraction of each class that is labelled right; 0 if its total is noise.
 
     Rows scatter normally about the mean of their class, alike in all, and at least as far as noise
     on the scatter seems to (the root mean square of its eigenvalues); that one of several scores

@@ -90,7 +90,7 @@ _NOTHING = Directions(np.zeros((1, 0)), np.zeros(0), np.zeros(0))
 
 
 def _reading(moment: PairMoment, items: Items, k: int) -> Directions:
-    """Return the factors of pairs beside popularity, with a diagonal estimated from them.
+    """Return the factors of pairs without popularity, with a diagonal estimated from them.
 
     Popularity is known from the counts. The diagonal follows the k first directions, once: more
     rounds change little.
@@ -140,7 +140,7 @@ _UNRESOLVED = 2e-4  # of the interactions, times what the list holds: as much as
 
 
 class Route(NamedTuple):
-    """How a moment is released, as far as its public sizes go.
+    """The public sizes that determine how a moment is released.
 
     Attributes
     ----------
@@ -162,7 +162,7 @@ class Route(NamedTuple):
     pairs: bool = False
 
     def counts(self, first: Answer) -> float:
-        """Return the share of the counts, from the first ones, for a reliable list."""
+        """Return the share of the counts for a reliable list, from the first counts."""
         total = float(first.value.sum())
         if total <= first.noise_scale * math.sqrt(len(first.value)):  # nothing but noise
             return 1.0

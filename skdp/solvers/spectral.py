@@ -42,7 +42,7 @@ def averaged(first: Answer, second: Answer) -> Answer:
     return Answer(value, sum(weights) ** -0.5)
 
 
-# Choices about a noisy moment, made on the moment itself at no cost: thinning.
+# Choices from a noisy moment by data thinning, which costs no budget.
 #
 # Notation: A = M + noise is a released symmetric moment, s the deviation of its diagonal (s/sqrt(2)
 # off it). With Z of the same law, A + c Z and A - Z/c have uncorrelated noises: what is fitted on
@@ -214,7 +214,7 @@ def _tangent_product(ask: Any, V: FloatArray, share: float, noise: RowNoise) -> 
 
 
 class Shown(NamedTuple):
-    """What a noisy moment shows of a subspace.
+    """The variance in a subspace, from a noisy moment.
 
     Attributes
     ----------
@@ -269,11 +269,10 @@ def power_subspace(
     return V
 
 
-# Leading subspaces of wide rows: few columns are kept, and popularity is always included.
+# Leading subspaces of wide rows: few columns are kept, and the mean is always included.
 #
-# Notation as above. A column costs noise whether it holds anything or not, so
-# the number of kept columns follows the signal: n' = 2 x^(2/3) for x rows over the noise of one
-# entry of the moment.
+# Notation as above. Each column adds noise, even without signal, so the number of kept columns
+# follows the signal: n' = 2 x^(2/3) for x rows over the noise of one entry of the moment.
 
 
 _SIZE, FEWEST_KEPT = 2.0, 100
@@ -384,7 +383,7 @@ class RegressionDirections(NamedTuple):
     near : array of shape (k,)
         About how far rows are from there along each.
     share : array of shape (q,)
-        Which part of the variance along them, for each target, is no noise.
+        Fraction of the variance along them, for each target, that is not noise.
     contrasts : array of shape (d,)
         Squares of the products of each column with the targets, about the means.
     chance : float

@@ -312,8 +312,8 @@ class _Descent:
         intercept = float(answer.value[-1]) / (b * bias**2 * facts.n) if bias else 0.0
         U, values, V = _truncated_svd(full, facts.rank)
         # Matrices of blocks, as those of nested factors, start at a saddle: records of most blocks
-        # have no tangent part there. Noise leads away from it. Where there is little, other numbers
-        # that have nothing to do with the records take its place: half as large as the estimate.
+        # have no tangent part there. Noise leads away from it. If there is little noise, numbers
+        # that are independent of the records replace it, half as large as the estimate.
         least = float(values[-1]) / (2 * (math.sqrt(d1) + math.sqrt(d2)))
         if facts.max_iter and least > noise:
             other = math.sqrt(2) * np.sin(np.arange(1.0, size + 1) ** 2).reshape(d1, d2)

@@ -37,7 +37,7 @@ _OWN_LIMIT = 3.0  # of a user's own deviations: its few rows determine no slope 
 
 
 class HeadRule(NamedTuple):
-    """How users fit their heads, on top of the model of all (`View.base`) if there is one.
+    """How users fit their heads, on top of the global model (`View.base`) if there is one.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class HeadRule(NamedTuple):
         Prior variance of the intercept in the same units (without coefficients in units of the
         variance of one row about it): 0 has none, inf is free.
     toward_global, toward_level : float
-        Shrink towards so many times the coefficients and the intercepts of the model of all,
+        Shrink towards so many times the coefficients and the intercepts of the global model,
         instead of zero.
     """
 
@@ -61,14 +61,14 @@ class HeadRule(NamedTuple):
     toward_level: float = 1.0
 
 
-AS_ALL = HeadRule(0.0, math.inf, 0.0, True)  # the model of all users, as it is
+AS_ALL = HeadRule(0.0, math.inf, 0.0, True)  # the global model, unchanged
 
 
 class Choice(NamedTuple):
     """What was decided about heads: the elected rule, or those that users weigh.
 
     Users of two rows have the best rule without a head, `level`; those of one row have it if it is
-    clearly better than the model of all, as `lone`. The `scores` of the rules are logs of how
+    clearly better than the global model, as `lone`. The `scores` of the rules are logs of how
     likely the votes are if one is the best.
     """
 
@@ -88,14 +88,14 @@ def outside_variance(shared: Shared) -> float:
 
 
 def fixed_choice(view: View) -> Choice:
-    """The choice without an election: stay in the subspace, or as all where rows are few."""
+    """Return the choice without votes: heads in the subspace, the global model for few rows."""
     return Choice((HeadRule(0.0, _PENALTIES[0], view.variance, view.base is not None),))
 
 
 def all_rules(shared: Shared, view: View, found: bool = True) -> tuple[HeadRule, ...]:
     """Return the candidates, the same number whatever was released.
 
-    Users who start from a model of all (`view.base`) are always shrunk towards it. Unless all
+    Users who start from a global model (`view.base`) are always shrunk towards it. Unless all
     columns have shown their scales (`found`), rules that ignore the subspace have own units.
     """
     based = view.base is not None
@@ -110,7 +110,7 @@ def all_rules(shared: Shared, view: View, found: bool = True) -> tuple[HeadRule,
         for penalty in _PENALTIES
         for variance, target in variances
     )
-    # Those without coefficients of one's own: the shrunk means, and last the model of all.
+    # Those without coefficients of one's own: the shrunk means, and last the global model.
     levels = view.intercept and not view.loss.skewed
     means = [HeadRule(0.0, math.inf, prior, True) for prior in _PENALTIES if levels]
     return (*heads, *means, AS_ALL)
@@ -236,9 +236,10 @@ class Heads:
     def limits(self, batch: UserBatch, choice: Choice, heads: Any, errors: Any) -> FloatArray:
         """Return the least and the largest entries that count for each user, (n, 2, d), private.
 
-        A few rows show no slope far beyond them. Two show no deviation either, and where columns
-        have scales of all users a few are cut later. Users cut none if their own rows beyond, each
-        left out, have errors that are clearly likelier so (if normal, and two rows tell nothing).
+        A few rows determine no slope far beyond them, and two rows no deviation either. If columns
+        have scales of all users, few rows have wider limits. A user has no limits if its own rows
+        beyond them, each left out, have clearly likelier errors without (for normal errors; two
+        rows do not suffice).
         """
         (_, m, d), (rows, means, size) = batch.X.shape, batch.in_own_units(self.view.intercept)
         own_units = max(rule.outside for rule in choice.rules) > 1
@@ -321,7 +322,7 @@ _SHRUNK = ((1, 1), (2, 1), (2, 2), (4, 1), (4, 4), (8, 1), (8, 8))
 
 
 def unshrunk(ask: AsksUsers, heads: Heads, share: float) -> GlobalModel:
-    """Return the model of all that votes prefer among multiples of it, or between them.
+    """Return the global model that votes prefer among multiples of it, or between them.
 
     A mean of shrunk heads, cut to a norm, has logits that are too small: a user's few rows would
     outweigh what all rows show.
@@ -343,7 +344,7 @@ def elect(
     of mean square 1/R, for R rules, and users who need different rules have votes that cancel. The
     means of rules with and without coefficients show which side is better. Users of too few rows
     have the best rule of the side without coefficients; of one row, only if it is clearly better
-    than the model of all.
+    than the global model.
     """
     released = HeadVotes(heads, rules).asked(ask, share=share)
     votes, noise = released.value, CLEAR * released.noise_scale

@@ -132,13 +132,13 @@ def choose_one_shot(
     """Choose an algorithm, "one_shot" or another one; return its name and the reason.
 
     Entries that are not negative have sums of columns, with little noise and near the direction of
-    the largest singular value: "sums" where no algorithm shows much beside it, and their noise is
-    not larger without the delta.
-    It is "auto" for a graph where that depends on how far weights are from 0 and `high`, as
-    rounding them has noise that no budget takes away; and for entries where it depends on how long
-    rows are, as a moment has the less noise the shorter they are, and on how evenly columns share
-    them: directions of few columns have more noise in products. A ledger knows what kind of a
-    budget a fit has before it begins; there weights are taken to be 0 or `high`, and rows guessed.
+    the largest singular value: "sums" where no algorithm detects much else, and their noise is not
+    larger without the delta. It is "auto" for a graph where that depends on how far weights are
+    from 0 and `high`, as rounding them has noise that no budget takes away; and for entries where
+    it depends on how long rows are, as a moment has the less noise the shorter they are, and on how
+    evenly columns share them: directions of few columns have more noise in products. A ledger knows
+    what kind of a budget a fit has before it begins; there weights are taken to be 0 or `high`, and
+    rows guessed.
 
     Parameters
     ----------

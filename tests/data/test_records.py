@@ -248,7 +248,7 @@ def test_what_is_made_of_blocks_stays_lazy(name, npy, mapped):
             np.testing.assert_allclose(np.asarray(found), expected, atol=1e-9)
         else:
             np.testing.assert_array_equal(np.asarray(found), expected)
-    refuses(ValueError, "stay where they are", method, DaskRows(npy))
+    refuses(ValueError, "cannot transform", method, DaskRows(npy))
     refuses(ValueError, "is expecting 8 features", method, lazy(X)[:, :5])
 
 
@@ -337,9 +337,9 @@ def test_bad_records_are_refused_before_any_cost(npy, mapped):
         (model, lazy(X), lazy(Y)[:, :, None], "1d array"),
         (classifier, lazy(X), lazy(Y), "1d array"),
         (classifier, npy, Y, "1d array"),
-        (model, Table([X]), y, "order of the rows"),
-        (model, Elsewhere([X]), y, "order of the rows"),
-        (model, DaskRows([Table([X])]), lazy(y), "order of the rows"),
+        (model, Table([X]), y, "no known order of rows"),
+        (model, Elsewhere([X]), y, "no known order of rows"),
+        (model, DaskRows([Table([X])]), lazy(y), "no known order of rows"),
     ]
     with record_transcript() as transcript:
         for estimator, rows, targets, message in cases:

@@ -130,8 +130,8 @@ def test_a_server_without_noise_or_with_a_seed_shows():
         message = other.update_matrix(DATA).state_message()
     assert coordinator().merge(message).release().privacy_spent_.seeded
     with pytest.warns(PrivacyWarning, match="no noise"):
-        message = server(math.inf).state_message()
-    spent = server(1.0).merge(message).release().privacy_spent_
+        message, same = (server(math.inf).state_message() for _ in range(2))
+    spent = server(1.0).merge(message).merge(same).release().privacy_spent_
     assert spent.epsilon == math.inf
     assert "NOT PRIVATE" in spent.statement()
 
@@ -206,27 +206,49 @@ def test_a_share_counts_with_the_shares_that_it_was_opened_with():
     whole, share = (s._state.running.session.draws for s in (server(**ROWS), model))
     assert whole < share  # all parts are drawn for it
     secure(coordinator(**ROWS), [model, *others])
+    assert model._state.released[0][0] is None  # a part of the noise has no fingerprint
     mu = model.privacy_spent_.mu
     secure(model, shares(2, **ROWS)).release()
     assert model.privacy_spent_.mu == pytest.approx(math.hypot(3, 2) * mu)
 
 
-def test_states_of_overlapping_rows_count_together():
+@pytest.mark.parametrize(("start", "states"), [(0, 4), (10, 3)])
+def test_states_of_overlapping_rows_count_together(start, states):
     """Rows 10 to 20 lie in the state that was sent and in messages that begin at 10 and 20."""
     halves = {"matrix_shape": (10, 12), "data": DATA[:10]}
-    model = server(1.0, **ROWS | {"matrix_shape": (21, 12)})
+    model = server(1.0, row_offset=start, **ROWS | halves | {"matrix_shape": (21 - start, 12)})
     model.state_message()
     one = model.privacy_spent_.mu
     for first in (0, 10, 20):
         model.merge(server(1.0, row_offset=first, **ROWS | halves).state_message())
     model.release()
-    assert model.privacy_spent_.mu == pytest.approx(2 * one)
+    assert model.privacy_spent_.mu == pytest.approx(math.sqrt(states) * one)
     model = server(0.5, **ROWS)
     model.state_message()
     model.merge(server(0.5, **ROWS | halves).state_message())
     model.merge(server(1.0, row_offset=10, **ROWS | halves).state_message())
     with pytest.raises(PrivacyError, match="no receipt of their sum is known"):
         model.release()  # it claimed the mu of the last message alone
+
+
+@pytest.mark.parametrize(
+    "first", [server, lambda **rows: coordinator(**rows).merge(server(**rows))]
+)
+def test_a_second_release_tells_of_the_first(first):
+    """Of its own state, and of a merged one; what is merged again counts once."""
+    model, message = first(**ROWS).release(), server(**ROWS).state_message()
+    one, lines = model.privacy_spent_.mu, len(model.releases_)
+    for _ in range(2):
+        model.merge(message).release()
+        assert model.privacy_spent_.mu == pytest.approx(math.sqrt(2) * one)
+        assert len(model.releases_) == 2 * lines
+    sent = server(**ROWS)
+    assert sent.merge(sent.state_message()).release().privacy_spent_.mu == one  # nothing twice
+    for copy in (pickle.loads(pickle.dumps(model)), model.public_copy()):
+        refuses(PrivacyError, "Use sklearn.base.clone", copy.merge, message)
+    entry = {"privacy_unit": "entry", "adjacency": "add_remove", "method": "dense"}
+    other = server(**entry)
+    refuses(ValueError, "different privacy units or bounds", model.set_params(**entry).merge, other)
 
 
 @pytest.mark.parametrize("claim", ["a share", "no receipt", "no line"])
@@ -239,7 +261,7 @@ def test_a_message_without_a_receipt_of_its_noise_is_refused(claim):
         "no line": {"receipts": [{**state.receipts[0], "ledger": []}]},
     }[claim]
     message = replace(state, **changes).to_bytes()
-    refuses(ValueError, "no receipt, or a part of the noise", coordinator().merge, message)
+    refuses(ValueError, "no receipt, or only a part of the noise", coordinator().merge, message)
 
 
 @pytest.mark.parametrize("header", [{}, {"version": 2}, {"version": 3}, {"version": 3, "more": 1}])
@@ -289,6 +311,21 @@ def test_too_few_shares_are_refused_before_they_are_closed():
     refuses(ValueError, "a server comes twice", secure, servers=alone * 3)
     assert alone[0]._state.running is not None
     refuses(ValueError, "at least one server", secure, servers=[])
+    half = {"matrix_shape": (10, 12), "data": DATA[:10]}
+    for unlike, what in (
+        ({"row_offset": 20}, "equal steps"), ({"epsilon": 0.5}, "equal steps"), (half, "cannot be"),
+        ({"n_honest_servers": 20}, "n_honest_servers"),  # a twentieth part of the noise
+    ):  # fmt: skip
+        servers = [*shares(1), server(**{"n_honest_servers": 2} | unlike)]
+        refuses(ValueError, what, secure, servers=servers)
+        assert servers[0]._state.running is not None
+    refuses(ValueError, "int64", coordinator().merge_secure, shares(), lambda parts: 1.0 * parts[0])
+    one, total = (secure(count=count)._state.received[0].variances for count in (2, 3))
+    assert total == [1.5 * variance for variance in one]  # a third part of two halves
+    assert len(secure(secure())._state.received) == 2
+    servers, model = shares(), coordinator().merge(server())
+    refuses(ValueError, "n_honest_servers", secure, model, servers)
+    assert servers[0]._state.running is not None
 
 
 def test_a_secure_sum_of_whole_noises_is_refused():
@@ -308,9 +345,14 @@ def test_the_aggregate_of_local_reports_has_the_receipt_of_the_reports():
         seeded = randomize_row(rows[0], clip_norm=1.0, epsilon=2.0, delta=1e-6, random_state=0)
     assert LocalAggregator(1).add([*reports, seeded]).privacy_spent_.seeded
     longer = randomize_row(rows[0], clip_norm=2.0, epsilon=4.0, delta=1e-6)
-    longer = replace(longer, noise_scale=reports[0].noise_scale)  # of a clip norm that fits
-    for unlike in ([*reports, longer], [longer, *reports]):
-        assert LocalAggregator(1).add(unlike).privacy_spent_ == longer.privacy_spent
+    likely = randomize_row(rows[0], clip_norm=1.0, epsilon=1.9, delta=1e-5)
+    for worst in (longer, likely):
+        worst = replace(worst, noise_scale=reports[0].noise_scale)  # of a clip norm that fits
+        for unlike in ([*reports, worst], [worst, *reports]):
+            assert LocalAggregator(1).add(unlike).privacy_spent_ == worst.privacy_spent
+    many = [replace(reports[0], values=10 * reports[0].noise_scale * np.ones(3))] * 3
+    found = LocalAggregator(1).add(many).explained_variance_
+    assert found == pytest.approx(299 * reports[0].noise_scale ** 2)
     with pytest.raises(ValueError, match="no report"):
         LocalAggregator(1).privacy_spent_  # noqa: B018
 

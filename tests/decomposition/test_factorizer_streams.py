@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp import DPLowRankFactorizer, PrivacyLedger, testing
+from skdp import DPIncrementalPCA, DPLowRankFactorizer, PrivacyLedger, testing
 from skdp.decomposition import _factorizer_state
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.privacy.gate.session import Accumulator
@@ -181,7 +181,7 @@ def test_secrets_stay_and_released_models_go():
     refuses(PrivacyError, "copied or pickled", pickle.dumps, model)
     public = pickle.loads(pickle.dumps(model.public_copy()))
     assert np.array_equal(public.left_singular_vectors_, model.left_singular_vectors_)
-    assert not {"_private", "_state"} & set(vars(public))
+    assert not {"_private", "_state", "_acknowledged"} & set(vars(public))
     refuses(PrivacyError, None, public.update_matrix, STEPS[0])
     assert pickle.loads(pickle.dumps(run(STEPS))).n_stream_releases_ == T
 
@@ -273,7 +273,8 @@ def test_a_forked_state_is_refused(monkeypatch):
     ("old", "new_value"),
     [({"privacy_unit": "row", "adjacency": "zero_out"},
       {"privacy_unit": "entry", "adjacency": "add_remove"}),
-     ({}, {"max_releases": 3}), ({"max_releases": 3}, {"max_releases": 1})],
+     ({}, {"max_releases": 3}), ({"max_releases": 3}, {"max_releases": 1}),
+     ({}, {"unit_bound": 2.0}), ({"max_releases": 3}, {"epsilon": 2.0})],
 )  # fmt: skip
 def test_parameters_stay_while_a_state_runs(old, new_value):
     """Rows could go past the bound that was paid for, or many releases be made of one."""
@@ -308,6 +309,8 @@ def test_a_ledger_refuses_random_sketches_that_are_shared(part, late):
     first = two_sketches(sensitivity_mode="oblivious")
     first = first.for_server(**part) if part else first
     second = first.for_server()
+    assert (first._state.running is None) == bool(part)
+    assert second._state.source is first._state.source
     if late:
         second.update([0], [0], [0.0])
 
@@ -367,7 +370,13 @@ def test_a_message_is_merged_once():
 def test_a_release_that_lacks_a_server_may_be_repeated():
     first = two_sketches(matrix_shape=(5, 20), sketch_size=(5, 5)).update([0], [0], [1.0])
     later = first.for_server(matrix_shape=(10, 20), row_offset=5).update([0], [0], [1.0])
-    refuses(ValueError, "one server each", later.release)
+    refuses(ValueError, "are missing, or at several servers", later.release)
+    left, below = (model._state.running.maps[1].left.matrix for model in (first, later))
+    assert not np.array_equal(left, below[:5])
+    other = two_sketches(matrix_shape=(5, 20), sketch_size=(4, 5))
+    other = other.for_server(sketch_seed=0).update([0], [0], [1.0])
+    refuses(ValueError, "different digest", other.merge(first.for_server().state_message()).release)
+    assert other._state.running is not None
     later.merge(first).release()
     assert later.left_singular_vectors_.shape == (15, 1)
 
@@ -386,6 +395,7 @@ def test_a_stream_draws_its_sketches_once():
 @pytest.mark.parametrize("released", [False, True])
 def test_other_sketches_than_those_paid_for_are_refused(released, tmp_path, monkeypatch):
     """Another LAPACK may turn the columns of an isometry; its norms were never checked."""
+    side = 20 if released else 30  # that of the right sketch, or of the left one
     model = two_sketches(max_releases=3, sketch="isometry").update([0], [0], [1.0])
     model.checkpoint(tmp_path / "stream")
     if released:
@@ -401,8 +411,11 @@ def test_other_sketches_than_those_paid_for_are_refused(released, tmp_path, monk
 
     real = np.linalg.qr
     with monkeypatch.context() as patch:
-        patch.setattr(np.linalg, "qr", lambda A: tuple(-part for part in real(A)))
+        patch.setattr(
+            np.linalg, "qr", lambda A: [part if len(A) != side else -part for part in real(A)]
+        )
         refuses(PrivacyError, "drawn again", go_on)
+    refuses(ValueError, "holds a stream", DPIncrementalPCA.restore, tmp_path / "stream")
     go_on()
 
 
@@ -412,3 +425,9 @@ def test_servers_do_not_share_a_seed():
     with pytest.warns(PrivacyWarning):
         first.update([0], [0], [1.0])
     refuses(ValueError, "random_state=None", first.for_server)
+    refuses(ValueError, "row_offset", two_sketches().for_server, row_offset=-1)
+    whole = two_sketches().update([0], [0], [1.0]).for_server(sketch_seed=1)
+    assert whole._state.source is None  # the sketches are those of the seed
+    stream = two_sketches(max_releases=2)
+    for model, server in ((stream, whole), (whole, stream)):
+        refuses(PrivacyError, "a state only once", model.merge_secure, [server], None)

@@ -15,7 +15,7 @@ from sklearn.decomposition import TruncatedSVD
 from skdp import DPLowRankFactorizer, PrivacyLedger
 from skdp.answer import Answer
 from skdp.decomposition import LocalAggregator, LocalRowRandomizer, randomize_row
-from skdp.exceptions import PrivacyError, UtilityWarning
+from skdp.exceptions import PrivacyError, PrivacyWarning, UtilityWarning
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.solvers.sketching import factorize
 from skdp.testing import record_transcript
@@ -196,11 +196,12 @@ def test_rows_arrive_in_blocks():
     model.release()
     assert np.linalg.norm(A - model.reconstruct()) < 0.9 * np.linalg.norm(A)
     model = DPLowRankFactorizer(2, matrix_shape=(60, 40), **params)
+    refuses(ValueError, "must have 40 columns", model.partial_fit, A[:1, :3])
     for update in (lambda: model.update([0], [0], [1.0]), lambda: model.update_matrix(A)):
         refuses(ValueError, "use partial_fit", update)
 
 
-def test_updates_beyond_the_bounds_count_as_the_bound():
+def test_updates_beyond_the_bounds_count_as_the_bound(tmp_path):
     with record_transcript() as transcript:
         model = DPLowRankFactorizer(2, method="dense", **STREAM)
         model.update([0, 1, 2], [0, 1, 2], [1e9, -1e9, 1.5]).release()
@@ -208,6 +209,13 @@ def test_updates_beyond_the_bounds_count_as_the_bound():
     values = opening.exact * opening.step
     np.testing.assert_allclose(values[[0, 1, 2], [0, 1, 2]], [3.0, -3.0, 1.5], atol=1e-6)
     assert not transcript.faults
+    twice = sp.csr_array((np.full(2, 2.0), np.zeros(2, int), np.array([0, 2, 2])), shape=(2, 3))
+    sp.save_npz(tmp_path / "twice.npz", twice)  # one entry of 4 in two parts
+    with record_transcript() as transcript:
+        DPLowRankFactorizer(1, method="dense", privacy_unit="entry", unit_bound=(-3.0, 3.0)).fit(
+            [tmp_path / "twice.npz"]
+        )
+    assert np.abs(transcript.openings[0].exact * transcript.openings[0].step).max() <= 3.0
 
 
 @pytest.mark.parametrize(
@@ -223,6 +231,7 @@ def test_updates_beyond_the_bounds_count_as_the_bound():
 def test_bad_updates(rows, columns, deltas, message):
     model = DPLowRankFactorizer(2, method="dense", **STREAM)
     refuses(ValueError, message, model.update, rows, columns, deltas)
+    refuses(ValueError, "D must have the shape", model.update_matrix, np.ones((2, 2)))
     assert model._state.running is None  # nothing was paid
 
 
@@ -243,6 +252,20 @@ def test_worst_case_pays_the_spectral_norm(kind):
     assert model.privacy_spent_.mu == pytest.approx(MU, rel=1e-6)
     assert 1 < model.releases_[0].sensitivity < 6
     assert model.releases_[0].sensitivity >= math.sqrt(80 / 10) * 0.95
+
+
+@pytest.mark.parametrize("mode", ["random", "oblivious", "worst_case"])
+def test_the_kind_of_a_budget_is_known_before_a_fit(mode):
+    """Else a search would add up random sketches as independent Gaussian noise."""
+    model = DPLowRankFactorizer(
+        1, method="two_sketch", sketch_size=4, sensitivity_mode=mode, privacy_unit="entry"
+    )
+    assert not model._offers_pure_dp()
+    model.fit(np.ones((9, 8)))
+    kind = model.privacy_spent_.losses[0].kind
+    assert model._budget_kinds() == (kind,)
+    whole = clone(model).set_params(method="auto")
+    assert whole._offers_pure_dp() and set(whole._budget_kinds()) == {"pure", kind}
 
 
 @pytest.mark.thorough
@@ -307,6 +330,8 @@ def test_a_secret_sketch_is_shared_inside_one_process():
         model._state.running.group.accumulators["right_sketch"]._state for model in (first, second)
     ]
     assert not np.array_equal(*noise)  # the noise is its own
+    draws = [model._state.running.session.draws for model in (first, second)]
+    assert draws[0] == draws[1] > sum(part.size for part in noise[0])  # coins of sketches count
     model = first.merge(second).release()
     assert ratio(model, A) < 2.2
     assert second.privacy_spent_.epsilon <= 1.0
@@ -331,7 +356,12 @@ def test_states_that_do_not_match_are_refused():
         refuses(ValueError, "damaged", model.merge, bad)
     gap = server_of(**params).merge(good).merge(message(row_offset=60))
     refuses(ValueError, "rows 30 to 59", gap.release)
+    refuses(ValueError, "shapes", gap.merge, message(row_offset=60, matrix_shape=(20, 50)))
     assert gap.merge(message(row_offset=30)).release().left_singular_vectors_.shape == (90, 2)
+    refuses(ValueError, "other sketches", server_of(**params, sketch_seed=8).merge(good).release)
+    flat = server_of(**params, method="dense").merge(message(method="dense"))
+    narrow = message(method="dense", row_offset=30, matrix_shape=(30, 49))
+    refuses(ValueError, "shapes", flat.merge, narrow)
 
 
 def test_a_share_of_the_noise_is_never_shown():
@@ -367,13 +397,24 @@ def test_local_reports_of_a_sketch_pay_its_exact_norm():
     assert whole.noise_scale * mu_from_epsilon_delta(1.0, 1e-6) == pytest.approx(2.0, rel=1e-3)
     assert part.noise_scale == pytest.approx(2.0 * whole.noise_scale, rel=0.02)  # sqrt(40 / 10)
     assert randomize_row(sp.coo_array(row), **options).values.shape == (40,)
+    for unlike in ({"sketch_seed": 2}, {"epsilon": 2.0}):
+        other = randomize_row(row, **{"sketch_size": 10, "sketch_seed": 1, **options} | unlike)
+        refuses(ValueError, "cannot be mixed", LocalAggregator(1).add(part).add, other)
     refuses(ValueError, "cannot be mixed", LocalAggregator(1).add, [whole, part])
     refuses(TypeError, "what randomize_row", LocalAggregator(1).add, [row])
     refuses(ValueError, "'n_components' must be an int", LocalAggregator, 0.5)
     refuses(ValueError, "NaN, and randomize_row takes", randomize_row, row * np.nan, **options)
     refuses(ValueError, "come together", randomize_row, row, sketch_size=10, **options)
     refuses(ValueError, "one row", randomize_row, np.ones((2, 3)), **options)
+    for bad in (*({"clip_norm": norm} for norm in (0.0, math.inf, math.nan)),
+                {"sketch_size": 0, "sketch_seed": 1},
+                {"sketch_seed": -1, "sketch_size": 1}):  # fmt: skip
+        refuses(ValueError, next(iter(bad)), randomize_row, row, **options | bad)
     refuses(ValueError, "masked", randomize_row, np.ma.masked_equal([1.0, 9.0], 9), **options)
+    sketched = {"sketch_size": 10, "sketch_seed": 1, "clip_norm": 1.0, "delta": 1e-6}
+    with pytest.warns(PrivacyWarning, match="no noise"):
+        exact = [randomize_row(row, epsilon=math.inf, **sketched).values for _ in range(2)]
+    assert np.array_equal(*exact)  # one public sketch
     with pytest.raises(ValueError, match="no report"):
         LocalAggregator(1).components_  # noqa: B018
 

@@ -81,10 +81,10 @@ def test_automatic_clip_norm():
 @pytest.mark.parametrize("n", [20, 150])
 def test_a_scale_that_does_not_show_is_said(n):
     rows = np.random.default_rng(1).standard_normal((n, 4)) * 1e9
-    with pytest.warns(UtilityWarning, match=r"scale of the rows: this needs about \d+"):
+    with pytest.warns(UtilityWarning, match=r"scale of the rows, and used a guess. About \d+"):
         pca = DPPCA(2, epsilon=0.3).fit(rows)
     assert pca.clip_norm_ < 1e11
-    with pytest.warns(UtilityWarning, match="scale of the groups: this needs"):
+    with pytest.warns(UtilityWarning, match="scale of the groups, and used a guess"):
         DPPCA(2, epsilon=0.3, privacy_unit="group").fit(rows, groups=np.arange(n) // 2)
 
 

@@ -472,6 +472,12 @@ def test_shares_of_the_automatic_route(wide):
     assert exact(wide, 2, budget_split=shares, algorithm="screened").components_.any()
 
 
+def test_a_small_clip_norm_of_entries_is_compared_with_clipped_rows(rng):
+    """The total is that of whole rows: a component of clipped ones would seem to be chance."""
+    svd = DPTruncatedSVD(1, privacy_unit="entry", clip_norm=1.0).fit(rng.random((3000, 10)) < 0.8)
+    assert 40 < svd.singular_values_[0] < 3000**0.5
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("options", "ignored"),
@@ -486,7 +492,7 @@ def test_shares_of_the_automatic_route(wide):
 def test_steps_that_a_named_route_does_not_take_are_warned_of(options, ignored):
     """And change nothing; routes that take them do not warn."""
     plain = fit(X, 2, **options)
-    with pytest.warns(UserWarning, match=f"does not read {next(iter(ignored))}"):
+    with pytest.warns(UserWarning, match=f"ignores {next(iter(ignored))}"):
         other = fit(X, 2, **options, **ignored)
     assert np.array_equal(plain.components_, other.components_)
 

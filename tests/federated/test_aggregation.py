@@ -623,7 +623,7 @@ def without_one_share(kind, body):
 
 
 @pytest.mark.parametrize(
-    ("stage", "complaint"), [(Kind.PEERS, "each of them"), (Kind.UNMASK, "nothing else")]
+    ("stage", "complaint"), [(Kind.PEERS, "to nobody else"), (Kind.UNMASK, "exactly the requested")]
 )
 def test_a_client_that_leaves_a_share_out_is_refused(stage, complaint):
     scene = Scene(stage, 4, value=0)

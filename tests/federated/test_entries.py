@@ -103,7 +103,7 @@ def test_a_client_names_the_size_of_its_unit_in_a_ledger():
 def test_what_is_no_sum_of_entries():
     aggregator = federated.UnmaskedAggregator([])
     for options in ({"algorithm": "gram"}, {"algorithm": "one_shot", "unit_bound": (0, 1)}):
-        refuses(ValueError, "no sum over clients", fit, "entry", aggregator, **options)
+        refuses(ValueError, "cannot use sums over clients", fit, "entry", aggregator, **options)
     for options in (
         {"unit_bound": (1.0, 2.0)}, {"unit_bound": -1.0}, {"unit_bound": (0, 1e155)},
         {"privacy_unit": "entry_change", "adjacency": "replace"},

@@ -194,7 +194,7 @@ def test_a_private_choice_is_refused_before_it_is_paid():
     session = new_session()
     federation = FederatedSession(session, refuse_reading(None), federated.AggregationConfig(4), 12)
     scores = Bounded(Bound("scores", (3,), 1.0, linf=1.0), refuse_reading(None))
-    refuses(PrivacyError, "private choice", federation.answer, (("scores", ()),), scores, 0.1)
+    refuses(PrivacyError, "private selection", federation.answer, (("scores", ()),), scores, 0.1)
     assert session.ledger == ()
 
 

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from sklearn import model_selection
 from sklearn.base import clone
 from sklearn.ensemble import BaggingRegressor, StackingRegressor, VotingRegressor
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
@@ -12,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import (
     GridSearchCV,
     GroupKFold,
+    GroupShuffleSplit,
     HalvingGridSearchCV,
     KFold,
     LeaveOneGroupOut,
@@ -28,7 +30,13 @@ from sklearn.pipeline import Pipeline, make_pipeline
 import skdp
 from skdp.exceptions import PrivacyWarning
 from skdp.graph import DPSpectralEmbedding
-from skdp.model_selection import DPGridSearchCV, IndependentKFold, WithinGroupKFold, search_cost
+from skdp.model_selection import (
+    DPGridSearchCV,
+    IndependentKFold,
+    WithinGroupKFold,
+    make_private_scorer,
+    search_cost,
+)
 from skdp.model_selection._cost import planned_fit
 from skdp.model_selection._splitters import held_by
 from skdp.privacy.accounting.losses import (
@@ -90,11 +98,11 @@ OF_REPLACE = pca(adjacency="replace")
 PIPE = Pipeline([("a", OF_REPLACE), ("ab", skdp.DPTraceRegressor(1, adjacency="replace"))])
 FIT, SCORE = mu_of(0.5) ** 2, mu_of(0.3) ** 2
 DRAWN = {"n_components": [1, 2], "clip_norm": [1.0, 2.0]}
-SIZES = [mu_of(epsilon) ** 2 for epsilon in (0.1, 0.2, 2.0)]
+SIZES = [mu_of(epsilon) ** 2 for epsilon in (0.1, 2.0, 0.2)]
 # (what is searched, mu**2 of all its fits and scores)
 TOTALS = {
     "a refit costs what the dearest candidate does": (
-        GridSearchCV(OF_REPLACE, {"epsilon": [0.1, 0.2, 2.0]}, cv=KFold(5)),
+        GridSearchCV(OF_REPLACE, {"epsilon": [0.1, 2.0, 0.2]}, cv=KFold(5)),
         4 * sum(SIZES) + max(SIZES),
     ),
     "parts of a pipeline": (
@@ -135,6 +143,8 @@ def test_fits_and_scores_add_up(what):
     cost = search_cost(search, 90)
     assert cost.mu**2 == pytest.approx(total)
     assert cost.exact_scores == ("score" not in what)
+    if "training" in what:
+        assert len(cost.fits) == 3 * 4 * (1 + 2)  # each fit, and its scores of both sets
     assert ("{'epsilon': 2.0}" in str(cost)) == ("dearest" in what)
     assert "epsilon=" in repr(cost)
 
@@ -143,7 +153,8 @@ def test_fits_and_scores_add_up(what):
 def test_a_huge_epsilon_is_counted_as_it_is_spent():
     """Whether it is split into copies: not that of a stream, nor any inside a ledger."""
     stream, inside = skdp.DPIncrementalPCA(2, epsilon=60.0), skdp.DPPCA(2, epsilon=60.0)
-    assert stream.fit(X).privacy_spent_.losses == planned_fit(stream).losses
+    for model in (stream, clone(inside)):
+        assert model.fit(X).privacy_spent_.losses == planned_fit(model).losses
     with skdp.PrivacyLedger(1e4, 0.5):
         assert inside.fit(X).privacy_spent_.losses == planned_fit(inside).losses
 
@@ -205,23 +216,33 @@ def test_users():
 # -- refusals ------------------------------------------------------------------------------------
 
 CLASSIFIER = skdp.DPPersonalizedClassifier(1, classes=[0, 1])
+OF_LABELS = make_private_scorer(
+    "squared_error", (0.0, 1.0), adjacency="replace", privacy_unit="label"
+)
 REFUSED = [
     (grid(KFold(4), scoring=SCORER), None, "the two do not add up"),
+    (grid(KFold(4), scoring=OF_LABELS), None, "the two do not add up"),
     (grid(KFold(4), pca()), None, "adding one row changes the folds"),
     (grid(ShuffleSplit(4), pca()), None, "adding one row changes the folds"),
     (grid(StratifiedKFold(4)), None, "depend on the data of others"),
     (grid(iter([(np.arange(9), np.arange(9))])), None, "other sets each time"),
     (grid(GroupKFold(4)), USERS, "depend on the data of others"),
     (grid(WithinGroupKFold(4)), USERS, "depend on the data of others"),
+    (grid(type("Sorted", (KFold,), {})(4)), None, "depend on the data of others"),
     (GridSearchCV(CLASSIFIER, {"n_components": [1]}, cv=3), USERS, "StratifiedKFold"),
-    (
-        GridSearchCV(skdp.DPPersonalizedRegressor(1, adjacency="replace"), {}, cv=GroupKFold(3)),
-        USERS,
-        "depend on the data of others",
+    *(
+        (GridSearchCV(skdp.DPPersonalizedRegressor(1, adjacency="replace"), {}, cv=cv), USERS,
+         "depend on the data of others")
+        for cv in (GroupKFold(3), KFold(3))
     ),
-    (GridSearchCV(pca(), {"adjacency": ["add_remove", "replace"]}), None, "do not add up"),
+    (GridSearchCV(pca(), {"adjacency": ["add_remove", "replace"]}), None, "do not compose"),
+    (
+        GridSearchCV(skdp.DPTruncatedSVD(1, privacy_unit="spectral"), {"unit_bound": [1.0, 2.0]}),
+        None,
+        "do not compose",
+    ),
     (RandomizedSearchCV(pca(), {"epsilon": [1, 2]}, n_iter=1), None, "random_state"),
-    (HalvingGridSearchCV(pca(), {"n_components": [1]}), None, "decides by exact scores"),
+    (HalvingGridSearchCV(pca(), {"n_components": [1]}), None, "selects by exact scores"),
 ]  # fmt: skip
 
 
@@ -299,6 +320,20 @@ def test_a_change_of_some_norm_has_parts_in_all_folds(unit):
     if unit != "edge":
         svd = skdp.DPTruncatedSVD(1, privacy_unit=unit, unit_bound=2.0, epsilon=0.5)
         assert search_cost(grid(IndependentKFold(4), svd), 90).held == 4
+
+
+def test_a_unit_is_counted_where_most_sets_hold_it():
+    for cv, held in (
+        (LeaveOneOut(), (49, 1)), (TimeSeriesSplit(4), (4, 1)),
+        (RepeatedKFold(n_splits=3, n_repeats=2), (4, 2)),
+    ):  # fmt: skip
+        assert held_by(cv, 50, None, "row", "replace") == held
+    drawn = GroupShuffleSplit(4, test_size=1, train_size=1, random_state=None)
+    assert held_by(drawn, 9, np.arange(9), "label", "replace") == (4, 4)
+    assert held_by(GroupKFold(3), 9, np.arange(9), "label", "replace") == (2, 1)
+    for name in (name for name in dir(model_selection) if "Stratified" in name):
+        cv = getattr(model_selection, name)()
+        refuses(skdp.PrivacyError, "of others", held_by, cv, 9, np.arange(9), "label", "replace")
 
 
 def test_folds_of_a_known_seed_move_with_a_row_in_front():

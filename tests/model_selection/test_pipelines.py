@@ -42,7 +42,11 @@ from skdp import (
 )
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.model_selection import DPGridSearchCV, make_private_scorer, with_budget
+from skdp.model_selection._cost import planned_fit, set_budget
 from skdp.preprocessing import DPStandardScaler, RowClipper
+from skdp.privacy.accounting.losses import compose
+from skdp.privacy.accounting.receipts import PrivacySpent
+from skdp.privacy.gate.bounds import SAMPLER_DISTANCE
 from skdp.testing import FitData, seeded_entropy, transcript_audit
 from tools.outcomes import refuses
 
@@ -113,12 +117,29 @@ PIPES = {
         make_pipeline(FrozenEstimator(StandardScaler().fit(np.eye(3))), DPPCA(2), DPRidge()),
         [("frozenestimator", NOT)],
     ),
+    "a search of a second grid": (
+        DPGridSearchCV(
+            make_pipeline(RowClipper(), DPRidge()), [{}, {"rowclipper": [StandardScaler()]}], SCORER
+        ),
+        [("DPGridSearchCV__rowclipper", NOT)],
+    ),
+    "users of a column that a step takes out": (
+        make_pipeline(
+            DPPCA(2, privacy_unit="group", group_column=0),
+            DPRidge(privacy_unit="group", group_column=0),
+        ),
+        [("dpridge", "unit")],
+    ),
     "rows on disk": (
         make_pipeline(RowClipper(), DPPCA(2), DPRidge(), memory="cache"), [("Pipeline", NOT)],
     ),
     "nested": (
         make_pipeline(make_pipeline(StandardScaler(), RowClipper()), DPRidge()),
         [("pipeline__standardscaler", NOT)],
+    ),
+    "predictions handed on": (
+        make_pipeline(RowClipper(), VotingRegressor([("a", DPRidge())]), DPRidge()),
+        [("Pipeline", NOT)],
     ),
     "nested, stored": (
         make_pipeline(Pipeline([("clip", RowClipper())], memory="cache"), DPRidge()),
@@ -253,8 +274,8 @@ def test_a_step_may_be_vouched_for():
 @pytest.mark.parametrize(
     ("pipe", "text"),
     [
-        (DPRidgeClassifier(), "labels occur in y"),
-        (DPTruncatedSVD(privacy_unit="frobenius"), "norm 'unit_bound'"),
+        (DPRidgeClassifier(), "set of labels in y"),
+        (DPTruncatedSVD(privacy_unit="frobenius"), "of at most 'unit_bound'"),
         (make_pipeline(Normalizer(), DPRidge()), "at least two rows"),
     ],
 )
@@ -478,7 +499,7 @@ BY_ROW = FunctionTransformer(lambda X: X / 2)
         (RowClipper(), {"scale": [RowClipper(), BY_COLUMN]}, "proven only with func"),
         (RowClipper(), {"scale": [RowClipper(), StandardScaler()]}, "scale: StandardScaler"),
         (RowClipper(), {"ridge": [Ridge()]}, "no step is private"),
-        (RowClipper(), {"ridge": [DPRidge(privacy_unit="group", group_column=0)]}, "went through"),
+        (RowClipper(), {"ridge": [DPRidge(privacy_unit="group", group_column=0)]}, "may rename"),
         (RowClipper(), {"memory": [None, "nowhere"]}, "proven only with memory=None"),
     ],
 )
@@ -528,6 +549,9 @@ def test_one_budget_for_all_steps(weights):
     assert [step.epsilon for _, step in pipe.steps] == list(weights)  # a clone has the budget
     given = [step.epsilon for _, step in model.steps]
     assert given == sorted(given) and math.fsum(given) > 1.4
+    before, now = ([planned_fit(step).losses[0].value for _, step in each.steps]
+                   for each in (pipe, model))  # fmt: skip
+    assert np.ptp(np.divide(now, before)) < 1e-9  # in proportion
     assert "spent (epsilon" not in str(check_pipeline(model))
     with PrivacyLedger(epsilon=1.0) as ledger:
         model.fit(X, y)
@@ -541,6 +565,18 @@ def test_one_budget_for_all_steps(weights):
 
 def test_one_budget_refuses_what_it_cannot_count():
     refuses(PrivacyError, "verified", with_budget, make_pipeline(StandardScaler(), DPRidge()))
-    refuses(PrivacyError, "may spend otherwise", with_budget, DPTruncatedSVD(privacy_unit="entry"))
-    refuses(PrivacyError, "adds up pure fits", with_budget, DPRidge(), delta=0.0)
+    refuses(PrivacyError, "of another kind", with_budget, DPTruncatedSVD(privacy_unit="entry"))
+    refuses(PrivacyError, "needs pure fits", with_budget, DPRidge(), delta=0.0)
+    refuses(PrivacyError, "of another kind", with_budget, DPGridSearchCV(DPRidge(), {}, SCORER))
+    refuses(PrivacyError, "needs? verified", with_budget, make_pipeline(RowClipper()))
+    delta = 100 * SAMPLER_DISTANCE  # of which three samplers' errors take a part that counts
+    steps = with_budget(make_pipeline(DPStandardScaler(), DPPCA(), DPRidge()), delta=delta)
+    losses = [loss for step in steps for loss in planned_fit(step).losses]
+    spent = PrivacySpent(
+        1.0, delta, compose(losses), "add_remove", "row", False, 3 * SAMPLER_DISTANCE
+    )
+    assert 0.99 < spent.epsilon_at(delta) <= 1.0
     assert with_budget(DPRidge(), epsilon=0.5).epsilon == pytest.approx(0.5, rel=1e-3)
+    parts = [DPTruncatedSVD(privacy_unit="entry", epsilon=epsilon, delta=0.0) for epsilon in (1, 3)]
+    set_budget(parts, "pure", 2.0, 0.0)
+    assert [part.epsilon for part in parts] == pytest.approx([0.5, 1.5])

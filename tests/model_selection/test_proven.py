@@ -24,7 +24,7 @@ from sklearn.preprocessing import (
     SplineTransformer,
 )
 
-from skdp import DPPCA, DPRidge, DPRidgeClassifier, check_pipeline
+from skdp import DPPCA, DPRidge, DPRidgeClassifier, DPTraceRegressor, check_pipeline
 from skdp.model_selection import PrivateScorer, _proven
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 
@@ -305,8 +305,17 @@ class Derived(RowClipper):
 
 def test_a_line_holds_for_the_class_itself_and_the_named_parameters():
     assert _proven.line_of(Derived()) is None and list(_proven.concerns(Derived()))
-    for step in (OneHotEncoder(), SimpleImputer(), clone(IMPUTER).set_params(missing_values=0)):
-        assert list(_proven.concerns(step))
+    union = ColumnTransformer([("a", RowClipper(), [0])], sparse_threshold=0)
+    for step, changes in (
+        (ONE_HOT, ({"handle_unknown": "error"}, {"categories": "auto"}, {"max_categories": 2})),
+        (IMPUTER, ({"strategy": "mean"}, {"missing_values": 0}, {"keep_empty_features": False})),
+        (HashingVectorizer(), ({"analyzer": str.split}, {"strip_accents": str.lower})),
+        (union, ({"sparse_threshold": 0.3}, {"transformers": [("a", RowClipper(), min)]})),
+    ):
+        assert not list(_proven.concerns(step))
+        for change in changes:
+            assert list(_proven.concerns(clone(step).set_params(**change))), change
+    assert all(list(_proven.concerns(step)) for step, _ in MOVED.values())
     assert list(_proven.concerns(Pipeline([("a", RowClipper())], memory="cache")))
     assert list(
         _proven.concerns(FeatureUnion([("a", RowClipper())], transformer_weights={"a": 1e300}))
@@ -362,8 +371,24 @@ def test_rows_that_fail_are_nan_and_silent():
     assert np.array_equal(found, [0.0, np.nan, -np.inf], equal_nan=True)
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_unknown_models_have_no_fast_map():
     assert _proven.fast_map(object(), np.zeros((2, 2)), "predict") is None
+    X = np.random.default_rng(0).standard_normal((40, 20))
+    pca = DPPCA(1, epsilon=99.0, clip_norm=9.0)
+    models = (
+        (RowClipper(2.0), "transform"), (pca, "reconstruct"),
+        (DPRidge(epsilon=99.0, clip_norm=9.0, target_bounds=(-1, 1)), "predict"),
+        (DPTraceRegressor(1, epsilon=99.0), "predict"),
+    )  # fmt: skip
+    for model, method in models:
+        mapped = _proven.fast_map(model.fit(X, np.tanh(X[:, 0])), X, method)
+        np.testing.assert_array_equal(mapped(np.asfortranarray(X)), mapped(X))
+        other = copy.copy(model)
+        other.__class__ = type("Other", (type(model),), {})  # a subclass may do something else
+        assert _proven.fast_map(other, X, method) is None
+    for unlike in (clone(pca).set_params(whiten=True), make_pipeline(RowClipper(), clone(pca))):
+        assert _proven.fast_map(unlike.fit(X), X, "reconstruct") is None
 
 
 def test_frames_are_scored_as_arrays_whatever_else_they_hold():

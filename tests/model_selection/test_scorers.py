@@ -13,6 +13,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from skdp import DPPCA, DPRidge, DPTraceRegressor, DPTruncatedSVD, PrivacyError, PrivacyLedger
 from skdp.model_selection import PrivateScorer, make_private_scorer
 from skdp.preprocessing import RowClipper
+from skdp.privacy.accounting.losses import mu_from_epsilon_delta
 from skdp.queries.regression import LossQuery
 from skdp.regression import DPPersonalizedRegressor
 from skdp.testing import record_transcript, seeded_entropy
@@ -160,16 +161,16 @@ def test_errors_of_private_rows_are_not_shown_and_public_ones_are():
 @pytest.mark.parametrize("form", [np.asarray, pd.DataFrame])
 def test_a_model_that_takes_no_zeros_is_scored(form):
     """What fails for all rows alike fails for a row of ones, too; the error is that of zeros."""
-    rows = 1 + np.arange(len(X))[:, None] % [1, 2, 3, 3]
+    rows, y = 1 + np.arange(30)[:, None] % [1, 2, 3, 3], Y[:30]  # each is predicted apart
     ridge = DPRidge(clip_norm=1.0, target_bounds=(-1.0, 1.0))
     for step in (FunctionTransformer(np.log), OneHotEncoder(categories=[[1, 2, 3]] * 4)):
-        model = make_pipeline(step, ridge).fit(form(rows), Y)
-        assert -1 <= SQUARED(model, form(rows), Y) <= 0
-    model = make_pipeline(OneHotEncoder(categories=[[2]] * 4), ridge).fit(form(0 * rows + 2), Y)
-    refuses(ValueError, r"categories \[.*0", SQUARED, model, form(rows), Y)
+        model = make_pipeline(step, ridge).fit(form(rows), y)
+        assert -1 <= SQUARED(model, form(rows), y) <= 0
+    model = make_pipeline(OneHotEncoder(categories=[[2]] * 4), ridge).fit(form(0 * rows + 2), y)
+    refuses(ValueError, r"categories \[.*0", SQUARED, model, form(rows), y)
 
 
-BOUNDS = (0, np.inf), (1, 0), (0, np.nan), 1.0, (False, True)
+BOUNDS = (0, np.inf), (1, 0), (0, np.nan), 1.0, (False, True), (0, 1e61), (1e9, 1e9 + 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -188,12 +189,31 @@ def test_users_need_groups_and_norms_have_no_score():
     refuses(ValueError, "groups", scorer, Constant(), X, Y)
     rows = np.column_stack([np.arange(len(X)) % 50, X])
     personal = DPPersonalizedRegressor(1, group_column=0).fit(rows, Y)
-    refuses(PrivacyError, "public_copy", SQUARED, personal, rows, Y)
-    assert -1 <= SQUARED(personal.public_copy(), rows, Y) <= 0
+    for model in (personal, make_pipeline(personal)):
+        refuses(PrivacyError, "public_copy", SQUARED, model, rows, Y)
+    assert -1 <= SQUARED(personal.public_copy(), rows[:60], Y[:60]) <= 0
     assert -1 <= scorer(Constant(), X, Y, groups=np.arange(len(X)) % 50) <= 0
     assert isinstance(scorer, PrivateScorer)
     assert repr(scorer) == "make_private_scorer('squared_error', (0.0, 1.0))"
     assert scorer.private_losses[0].kind == "gaussian"
+    refuses(ValueError, "inconsistent", SQUARED, Constant(), X, Y[:-1])
+
+
+@pytest.mark.parametrize(("loss", "power"), [("squared_error", 2), ("absolute_error", 1)])
+def test_a_score_is_of_losses_about_the_middle_of_their_bounds(loss, power):
+    expected = np.clip(np.abs(Y[:60] - 0.25) ** power, 0.1, 0.5) - 0.3
+    found = exact_loss(make_private_scorer(loss, (0.1, 0.5)), Constant(), X[:60], Y[:60])[0]
+    assert found == pytest.approx(expected.sum(), abs=0.001)
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("model", [Constant(), DPRidge(epsilon=2.0)], ids=["slow", "fast"])
+def test_an_empty_fold_scores_like_any_other(model, adjacency):
+    params = {"adjacency": adjacency, "epsilon": 0.3, "delta": 1e-5}
+    scorer = make_private_scorer("squared_error", (0.0, 1.0), **params)
+    assert scorer.private_losses[0].value == pytest.approx(mu_from_epsilon_delta(0.3, 1e-5))
+    model = model.fit(X, Y) if hasattr(model, "fit") else model
+    assert exact_loss(scorer, model, X[:0], Y[:0])[0] == 0.0  # noise alone
 
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])

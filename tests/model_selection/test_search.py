@@ -6,6 +6,7 @@ import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -29,7 +30,7 @@ from skdp import (
 )
 from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
 from skdp.model_selection._cost import budget_for
-from skdp.model_selection.selection_laws import draw_runs, random_stopping_epsilon
+from skdp.model_selection.selection_laws import Run, Runs, draw_runs, random_stopping_epsilon
 from skdp.preprocessing import DPStandardScaler, RowClipper
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
@@ -47,6 +48,7 @@ Y = X @ [1.0, -1.0, 0.5, 0.0, 0.0] + 0.05 * RNG.standard_normal(3000)
 RECONSTRUCTION = make_private_scorer("reconstruction", (0.0, 1.0))
 SQUARED = make_private_scorer("squared_error", (0.0, 1.0))
 GRID = {"n_components": [1, 2, 3]}
+ALONE = make_pipeline(DPPCA(clip_norm=1.0))
 FLIPPED = DPTruncatedSVD(1, privacy_unit="entry", algorithm="one_shot")
 
 
@@ -104,12 +106,15 @@ def test_random_stopping_has_no_mu_and_the_model_carries_the_receipt_of_the_sear
     search = clone(STOPPED).fit(X)
     assert search.privacy_spent_.mu is search.privacy_spent_.rho is None
     assert search.privacy_spent_.losses == (Loss("pure", 1.0), Loss("delta", 1e-6))
+    assert tuple(line.loss for line in search.releases_) == search.privacy_spent_.losses
     assert search.best_estimator_.privacy_spent_ == search.privacy_spent_
     assert search.best_estimator_.epsilon < 0.7  # what a later fit of it would spend
     pipeline = make_pipeline("passthrough", DPTraceRegressor(1))
     grid = {"passthrough": [DPTruncatedSVD(1, clip_norm=1.0), DPTruncatedSVD(1, clip_norm=2.0)]}
     search = DPGridSearchCV(pipeline, grid, SQUARED, strategy="compose")
     assert DPGridSearchCV(search, {}, SQUARED).plan().sessions == 2 * 3 + 1
+    some = {"passthrough": ["passthrough", *grid["passthrough"][:1]]}  # one part, or two
+    assert clone(search).set_params(param_grid=some).plan().sessions == 2 * 3
     messages_of(search.fit, X, Y)
     assert search.privacy_spent_.sampler_tv_distance == 2 * 3 * SAMPLER_DISTANCE
     assert all(step.privacy_spent_ == search.privacy_spent_ for _, step in
@@ -181,8 +186,12 @@ def test_infinite_epsilon_is_exact():
         ({"estimator": make_pipeline(DPStandardScaler(), DPPCA(6)), "param_grid": {}}, "=5"),
         ({"param_grid": {"epsilon": [1, 2]}}, "cannot be searched"),
         ({"param_grid": {"random_state": [1, 2]}}, "cannot be searched"),
+        ({"param_grid": {"delta": [1e-6, 1e-7]}}, "cannot be searched"),
+        ({"param_grid": {"adjacency": ["replace"]}}, "cannot be searched"),
+        ({"estimator": ALONE, "param_grid": {"dppca__epsilon": [1]}}, "cannot be searched"),
         ({"estimator": StandardScaler()}, "neither a private estimator"),
         ({"estimator": make_pipeline(StandardScaler(), DPPCA())}, "standardscaler: .* proven"),
+        ({"estimator": make_pipeline(DPPCA(), StandardScaler(), DPPCA())}, "exact projections"),
         ({"estimator": make_pipeline(DPPCA(), memory="x")}, r"memory=None[\s\S]*Set memory=None"),
         ({"estimator": DPPCA(random_state=0)}, "share their noise"),
         ({"estimator": DPTruncatedSVD(1, privacy_unit="spectral")}, "no private score"),
@@ -324,6 +333,34 @@ def test_only_the_winner_is_published():
     assert len(seen) == 1
 
 
+def test_the_number_of_runs_and_their_candidates_are_drawn(monkeypatch):
+    """Random stopping is private for a secret number of runs that are drawn alike."""
+    search, runs, totals = clone(STOPPED), [], iter(np.sin(np.arange(1e4)))
+    plan, candidates = search.plan(), [{"n_components": k} for k in (1, 2, 3)]
+
+    def run(_, params, *data):
+        runs[-1].append(Run(params, None, next(totals), 1.0, 1.0, []))
+        return runs[-1][-1]
+
+    monkeypatch.setattr(Runs, "_run", run)
+    drawn = Runs(search, plan, candidates, SimpleNamespace(run=plan.run), math.inf)
+    for _ in range(60):
+        runs.append([])
+        assert drawn.run(None, None, {})[0].total == max(run.total for run in runs[-1])
+    assert len({len(each) for each in runs}) > 5
+    assert {each[0].params["n_components"] for each in runs} == {1, 2, 3}
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_nobody_hears_what_the_libraries_of_a_run_say():
+    class Loud(DPPCA):
+        def fit(self, X, y=None):
+            warnings.warn("of a row", RuntimeWarning, stacklevel=1)
+            return super().fit(X, y)
+
+    assert "of a row" not in messages_of(pca_search(estimator=Loud(clip_norm=1.0)).fit, X[:60])
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("strategy", ["random_stopping", "compose"])
 def test_warnings_of_lost_runs_are_dropped(strategy):
@@ -423,12 +460,12 @@ def test_callbacks_and_printing_do_not_count_the_runs(who, capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_a_search_in_a_search_carries_the_receipt_of_the_outer_one():
     inner = ridge_search(RowClipper(), {"ridge__alpha": [1.0, 2.0]}, strategy="compose")
     grid = {"score_budget_fraction": [0.1, 0.2]}
-    outer = DPGridSearchCV(inner, grid, inner.scoring, strategy="random_stopping").fit(X, X[:, 0])
-    pipe = outer.best_estimator_.best_estimator_
+    outer = DPGridSearchCV(inner, grid, inner.scoring, strategy="random_stopping")
+    pipe = outer.fit(X[:20], X[:20, 0]).best_estimator_.best_estimator_
     for part in (outer.best_estimator_, pipe, pipe[-1]):
         assert part.privacy_spent_ == outer.privacy_spent_
 

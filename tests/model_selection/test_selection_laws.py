@@ -11,6 +11,7 @@ from skdp.model_selection import selection_laws as laws
 from skdp.privacy import delta_from_mu_epsilon, epsilon_from_mu_delta
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, mu_from_epsilon_delta
+from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.gate.bounds import SAMPLER_DISTANCE
 from skdp.privacy.noise.words import SeededSource
 
@@ -80,6 +81,8 @@ def test_bound_is_above_the_exact_divergence(mu, mean, sign):
     for order in (1.5, 2.0, 4.0, 8.0):
         bound = laws.random_stopping_rdp(mu, mean, order)
         assert exact_renyi(sign * mu, mean, order) <= bound * (1 + 1e-9)
+    tail = -math.log(laws.last_chance(mean))  # k = 1, where a run is worth more than the search
+    assert laws.random_stopping_rdp(9.0, mean, 2.0) == pytest.approx(81 + 2 * tail + tail)
 
 
 @pytest.mark.thorough
@@ -153,7 +156,17 @@ def test_plan_keeps_its_total(epsilon):
 
 def test_pure_plans():
     assert laws.plan_selection(3, 0, 8, strategy="random_stopping").run.value == 1
-    assert laws.plan_selection(4, 0, 8, strategy="compose").run == Loss("pure", 0.5)
+    plan = laws.plan_selection(4, 0, 8, strategy="compose")
+    assert plan.run == Loss("pure", 0.5) and plan.losses == (Loss("pure", 0.5),) * 8
+
+
+def test_all_runs_together_cover_their_samplers():
+    """At a delta of which the samplers' errors take a part that counts."""
+    delta = 100 * 12 * SAMPLER_DISTANCE
+    plan = laws.plan_selection(1.0, delta, 4, strategy="compose", sessions=3)
+    distance = plan.sessions * SAMPLER_DISTANCE
+    spent = PrivacySpent(1.0, delta, plan.losses, "add_remove", "row", False, distance)
+    assert 0.999 < spent.epsilon_at(delta) <= 1.0 + 1e-9
 
 
 @pytest.mark.parametrize(

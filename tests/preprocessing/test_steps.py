@@ -172,6 +172,11 @@ def test_columns_of_unequal_units_are_learnt(adjacency):
         assert 0 < scaler.scale_[4] < 1  # no spread: kept at the noise, not blown up
 
 
+def test_a_warning_names_the_unit_that_it_counts():
+    fit, groups = DPStandardScaler(privacy_unit="group").fit, np.repeat(np.arange(20), 2)
+    assert "groups must differ" in messages_of(fit, columns()[:40, :2], groups=groups)[0]
+
+
 def test_public_bounds_far_too_wide_are_said():
     """Scales that are nothing but noise are said; rare values in bounds that suit are not."""
     X = np.column_stack([columns()[:, :4], np.arange(len(columns())) == 0])
@@ -179,7 +184,7 @@ def test_public_bounds_far_too_wide_are_said():
         low, high = np.append(MEANS - wide * UNITS, 0.0), np.append(MEANS + wide * UNITS, 1.0)
         with seeded_entropy(0):
             said = messages_of(DPStandardScaler(bounds=(low, high), epsilon=0.3).fit, X)
-        assert [("close public 'bounds'" in text) for text in said] == [True] * (wide > 4)
+        assert [("narrow public 'bounds'" in text) for text in said] == [True] * (wide > 4)
 
 
 def test_round_trip_and_switches():
@@ -274,7 +279,7 @@ def test_scales_that_are_seen_need_no_word(shift):
     for _ in range(4):
         DPStandardScaler(epsilon=1.0).fit(rows)
     said = messages_of(DPStandardScaler().fit, rows[:60])[0]
-    enough = rows[: int(re.search(r"needs \d+ to (\d+) values", said)[1])]
+    enough = rows[: int(re.search(r"\d+ to (\d+) rows", said)[1])]
     again = [messages_of(DPStandardScaler().fit, enough) for _ in range(5)]
     assert sum("could not find" in " ".join(each) for each in again) < 3
 

@@ -632,7 +632,7 @@ class Kept(Run):
                 refused.append(str(error))
         if self.twice:
             yield "unpaid: one step was released twice, with other noise"
-        if any("damaged" in text or "has not line" in text for text in refused):
+        if any("damaged" in text or "lacks line" in text for text in refused):
             yield "lost: the file cannot be read"
 
 

@@ -304,7 +304,7 @@ def test_an_older_copy_is_refused(user, path, seen_here, monkeypatch):
         if not seen_here:
             another_process(monkeypatch)
         for _ in range(2):
-            refuses(PrivacyError, "has not line", user, path)
+            refuses(PrivacyError, "lacks line", user, path)
     for end, whole in copies[-1].items():
         path.with_name(f"kept{end}").write_bytes(whole)
     assert user(path).done() == 3
@@ -616,4 +616,4 @@ def test_a_change_that_is_not_in_the_file_is_refused(path, monkeypatch):
         return remember(*args)
 
     monkeypatch.setattr(Store, "_remember", replaced)
-    refuses(PrivacyError, "has not got what was just written", this.step)
+    refuses(PrivacyError, "does not contain what was just written", this.step)

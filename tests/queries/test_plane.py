@@ -11,7 +11,7 @@ from skdp._limits import COUNT_WEIGHT
 from skdp.data.blocks import row_source
 from skdp.data.views import ZippedRows
 from skdp.privacy.gate.bounds import gaussian_step, laplace_step
-from skdp.queries.plane import SQUARE, Frame, PlaneQuery
+from skdp.queries.plane import SQUARE, Frame, PlaneQuery, plane_rows
 
 FRAME = Frame(np.array([0.25, -0.125]), np.array([2.0, 1.0]))
 AXES = np.array([[1.0, 0.5, 0.0], [0.0, -2.0, 2.0]])
@@ -73,10 +73,11 @@ def test_no_row_changes_more_than_its_bound(name, public, adjacency, rng):
 
 def test_counts_are_what_they_say():
     X = np.array([at(p) for p in [(-0.9, -0.9), (0.9, 0.9), (0.9, 0.9), (3.0, 0.0), (0.0, 0.0)]])
-    X = np.vstack([X, np.full(3, np.nan)])
-    numbers = [0, 1, 1, 0, -1, 1]
-    cells = exact(query(X, numbers), "cells", (FRAME, 2))
-    assert cells.tolist() == [1, 0, 0, 0, 0, 0, 0, 2, 1]
+    X = np.vstack([X, np.full(3, np.nan), [0.0, np.inf, 0.0]])  # whose place is (inf, -inf)
+    numbers = [0, 1, 1, 0, -1, 1, 1]
+    for make in (np.asarray, sp.csr_array):
+        cells = exact(query(make(X), numbers), "cells", (FRAME, 2))
+        assert cells.tolist() == [1, 0, 0, 0, 0, 0, 0, 2, 1]
     assert exact(query(X, numbers), "class_counts", ()).tolist() == [2, 2]
     assert exact(query(X), "class_counts", ()).tolist() == [5]
 
@@ -105,6 +106,12 @@ def test_dense_and_sparse_rows_say_the_same(form):
     own.parts = lambda n: [own]
     for rows in (sp.csr_array(X), own):
         np.testing.assert_array_equal(exact(query(rows), *CELLS), exact(query(X), *CELLS))
+
+
+def test_a_row_has_the_same_place_in_any_company(rng):
+    X, axes, center = rng.standard_normal((9, 200)), *np.split(rng.standard_normal((3, 200)), [2])
+    whole, *alone = plane_rows([X, *X[:, None]], axes, center[0])
+    assert np.array_equal(whole, np.vstack(alone))
 
 
 @pytest.mark.parametrize("epsilon", [1e-3, 1.0, 50.0])

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from skdp._limits import LARGEST
 from skdp.data import blocks
 from skdp.data import units as grouped_rows
-from skdp.data.integers import ExactProduct
+from skdp.data.integers import FINEST_UNIT, ExactProduct
 from skdp.data.units import GroupRows, in_memory
 from skdp.data.views import GroupMap, RecordForm, RowScale, TargetScale
 from skdp.exceptions import PrivacyError
@@ -18,6 +19,7 @@ from skdp.queries.rows import RowQuery
 from skdp.queries.sums import tangent_bound
 from skdp.units import ADJACENCIES
 from tools.gate import change_over_bound
+from tools.outcomes import refuses
 from tools.places import InBlocks
 
 D, K = 5, 3
@@ -222,6 +224,7 @@ def test_a_few_units_attain_each_bound(unit, name, rng):
         assert least_worst(name, adjacency) <= worst <= 1.0
     company = list(0.4 * rng.standard_normal((3, 1, D)))
     assert all(worst <= 1 for _, worst in worst_ratios(unit, name, few, 0.9, company))
+    assert_units_add_up(unit, name, company, 0.03)  # in steps that round much
 
 
 @each_release
@@ -243,6 +246,8 @@ def test_rounding_is_paid_for_in_each_unit_that_changes():
         for name in set(names) - {"count"}:
             one, two = (bounded(unit, name, [], adjacency).bound for adjacency in ADJACENCIES)
             assert two.cross == pytest.approx(2 * one.cross)
+            if unit == "row" and name in ("gram_product", "tangent"):  # C = 1: floats stay exact
+                assert one.min_step == two.min_step == FINEST_UNIT**2
             if not (one.symmetric or name.startswith(("tangent", "gram_product", *ONCE))):
                 assert two.l2_slack >= 1.3 * one.l2_slack
 
@@ -256,16 +261,22 @@ def test_a_huge_group_counts_once(name, rng):
     assert np.linalg.norm(one.answer(1e-6).astype(np.float64)) <= one.bound.l2_steps(1e-6)
 
 
-@pytest.mark.thorough
-@each_release
-def test_a_unit_sends_the_same_bits_in_any_company_and_order(unit, name, monkeypatch):
-    groups = everybody(unit)[::2]
-    alone = sum(bounded(unit, name, [rows]).answer(1e-6) for rows in groups)
-    whole = bounded(unit, name, groups).answer(1e-6)
+def assert_units_add_up(unit, name, groups, step):
+    """Return the answer of all, which is the sum of those of each alone."""
+    alone = sum(bounded(unit, name, [rows]).answer(step) for rows in groups)
+    whole = bounded(unit, name, groups).answer(step)
     exact = "gram_product" if unit == "group" else "tangent"  # and rounded once, after the sum
     once = name.startswith((exact, *ONCE)) and name != "tangent_sizes"
     floors = bounded(unit, name, []).bound.l2_slack if name.endswith("seen") else 0
     assert np.abs(whole - alone).max() <= len(groups) * max(once, floors)
+    return whole
+
+
+@pytest.mark.thorough
+@each_release
+def test_a_unit_sends_the_same_bits_in_any_company_and_order(unit, name, monkeypatch):
+    groups = everybody(unit)[::2]
+    whole = assert_units_add_up(unit, name, groups, 1e-6)
     together = bounded(unit, name, groups, seed=1, n_jobs=2)
     assert np.array_equal(together.answer(1e-6), whole)
     monkeypatch.setattr(grouped_rows, "CACHED", 2**7)
@@ -382,7 +393,9 @@ def test_rows_about_another_centre_keep_their_lengths_and_nothing_else(by_group)
     before, after = rows.centered(first), rows.centered(second)
     of = {"gram": after, "sums": after, "kept_below": before, "square_sum": before}
     for name, like in of.items():
-        moved = seen(rows.centered(first)).recentered(second)
+        about_first = seen(rows.centered(first))
+        about_first.sums().answer(1e-6)
+        moved = about_first.recentered(second)
         public = (1.5,) if name == "kept_below" else ()
         answers = (getattr(q, name)(*public).answer(1e-6) for q in (moved, like))
         np.testing.assert_array_equal(*answers, err_msg=name)
@@ -404,6 +417,7 @@ def test_the_floor_of_a_trace_moves_by_a_step_more_than_a_row():
     X = np.sqrt([[1.0], [0.989]]) * np.eye(D)[:1]
     both = (seen(query(rows, "add_remove")).square_sum() for rows in (X, X[1:]))
     assert 0.99 < change_over_bound(*both, 1 / 1.006) <= 1
+    assert seen(query(np.eye(D), "add_remove")).square_sum().answer(1e-30) == LARGEST
 
 
 def test_floors_of_sums_move_all_columns_by_a_step():
@@ -595,6 +609,10 @@ def test_flat_directions_round_badly_and_the_bound_knows():
         product = bounded.tangent(flat, scale).product(1e-3)
         change = np.linalg.norm(product.answer(1e-11).astype(float))
         assert change <= product.bound.l2_steps(1e-11)
+
+
+def test_a_core_is_never_stretched():
+    refuses(ValueError, "'scale' must be at least 1", query(V.T, "add_remove").tangent, V, 0.5)
 
 
 @pytest.mark.parametrize("V", [2 * V, 1.001 * V, np.ones((D, 2)), np.full((D, 1), math.nan)])

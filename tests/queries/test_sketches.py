@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.stats import chi2
 
+from skdp._limits import EXACT
 from skdp.data.products import SketchMap
 from skdp.decomposition._factorizer_state import Layout, draw_maps
 from skdp.privacy import PrivacyBudget
@@ -98,6 +99,9 @@ def test_exact_norms_of_a_matrix_hold_and_are_reached(name, adjacency, kind):
         assert ratio <= 1 + 1e-9
         # In C = S'A T both sides are at their worst; the row unit meets S by one row.
         assert ratio > (0.97 if sketch.name != "core_sketch" else 0.5), sketch.name
+        if name == "row":  # it comes whole in a stream, too
+            stream = unit_of(name, adjacency, stream=True)
+            assert stream.bound(sketch, random=False) == unit.bound(sketch, random=False)
 
 
 def test_truncated_entries_are_stretched_like_the_change():
@@ -106,6 +110,9 @@ def test_truncated_entries_are_stretched_like_the_change():
         bound = unit.bound(sketch, random=False)
         norm = math.sqrt(math.prod(SHAPE)) * sketch.scale  # of an array of steps
         assert bound.slack > norm * bound.l2 / unit.change
+    free = SketchUnit("frobenius", low=-math.inf, high=math.inf)
+    values = np.array([math.nan, 1e308, -math.inf, 0.75])
+    assert free.contributions(values, 2.0**-9).tolist() == [0.0, EXACT, -EXACT, 384.0]
 
 
 @pytest.mark.thorough

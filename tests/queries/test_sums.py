@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from skdp._limits import LARGEST
 from skdp.data.blocks import dense, row_source
 from skdp.data.numbers import row_numbers
 from skdp.data.units import GroupRows, UserRows, in_memory
@@ -14,7 +15,7 @@ from skdp.queries.columns import ColumnQuery
 from skdp.queries.records import RecordQuery
 from skdp.queries.regression import RegressionQuery
 from skdp.queries.rows import RowQuery
-from skdp.queries.sums import Neighbours, NumberQuery, bias_units, whole_steps
+from skdp.queries.sums import Neighbours, NumberQuery, bias_units, to_grid, whole_steps
 from skdp.queries.users import UserQuery
 from skdp.testing import check_charge_before_read, check_sensitivity
 from tools.outcomes import refuses
@@ -78,6 +79,7 @@ def test_adjacency_is_checked_and_counts_are_public_or_private(kind):
 def test_whole_steps_are_rounded_for_each_unit_and_saturate():
     assert whole_steps(0.3, (10, 1.0)) == 30  # 3 each, not rint(10 / .3)
     assert whole_steps(0.0, (3, 0.5), (1, -0.5)) == 1.0
+    assert to_grid([1e300, -1e300, 0.7], 0.3).tolist() == [LARGEST, -LARGEST, 2]
     assert whole_steps(1e-12, (2**62, 1.0)) == 2**62
     assert whole_steps(1e-12, (2**62, -1.0)) == -(2**62)
     assert bias_units(1.0, 0.3) == 1  # a bias of 2 is longer than the bound takes it for

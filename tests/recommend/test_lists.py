@@ -28,6 +28,8 @@ def test_each_pair_is_a_cell_whatever_the_order(rng):
     assert np.array_equal(again.toarray(), expected)
     assert found.matrix.has_canonical_format
     refuses(TypeError, "attribute 'matrix'", DPRecommender().fit, found)
+    refuses(TypeError, "item numbers", found.names, ([0, 1], [0.5, 0.2]))  # with their scores
+    assert repr(found) == f"InteractionMatrix({len(found.users)} users x 4 items)"
 
 
 def test_what_is_not_in_a_public_list_adds_nothing():

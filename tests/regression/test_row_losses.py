@@ -103,12 +103,12 @@ def altered(**changes):
 
 BAD = {
     "'loss' parameter": "poisson",
-    "not both methods": object(),
+    "not have both methods": object(),
     "neither": altered(curvature=None),
     "not convex": altered(derivative=lambda self, r: np.sin(r)),
-    "not that of its value": altered(derivative=lambda self, r: 2 * np.tanh(r)),
+    "not the derivative of its value": altered(derivative=lambda self, r: 2 * np.tanh(r)),
     "negative somewhere": altered(value=lambda self, r: LogCosh.value(self, r) - 1),
-    "leaves its bounds": altered(curvature=None, bounds=(-0.9, 1.0)),
+    "exceeds its bounds": altered(curvature=None, bounds=(-0.9, 1.0)),
     "grows faster": altered(curvature=1.0),
     "positive number": altered(curvature=-1.0),
     "two finite numbers": altered(bounds=(1.0, -1.0)),

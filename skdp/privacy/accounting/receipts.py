@@ -168,7 +168,7 @@ class PrivacySpent:
 
     @property
     def rho(self) -> float | None:
-        """Parameter of zero-concentrated DP, or None where a part has none."""
+        """Parameter of zero-concentrated DP, or None if it is undefined for a part."""
         return rho_of(self.losses)
 
     def epsilon_at(self, delta: float) -> float:
@@ -243,7 +243,7 @@ def cautions(epsilon: float, delta: float, unit: str, n_units: int = 0) -> tuple
     return tuple(said)
 
 
-# What releases are for, where their own names do not say it.
+# The purposes of releases, in the words of the report.
 _PURPOSES = {
     "count": "number of units",
     "column_moments": "means and variances",
@@ -264,7 +264,7 @@ _PURPOSES = {
     **dict.fromkeys(("full_matrix", "randomized_entries"), "the matrix"),
     "class_counts": "rows in each class",
     "class_frequency_sum": "class frequencies",
-    **dict.fromkeys(("pooled_regression_moments", "user_coef_sum"), "model of all users"),
+    **dict.fromkeys(("pooled_regression_moments", "user_coef_sum"), "global model"),
     "feature_second_moment": "whitening",
     "head_rule_votes": "votes on users' models",
     **dict.fromkeys(("projected_matrix", "rayleigh_quotient", "projected_gram"), "spectrum"),
@@ -273,7 +273,7 @@ _PURPOSES = {
     "target_sums": "mean of the targets",
     "cut_gain": "truncation of entries",
     "spread": "weights between the bounds",
-    **dict.fromkeys(("item_counts", "item_frequency_sum"), "counts of items"),
+    **dict.fromkeys(("item_counts", "item_frequency_sum"), "counts of items or columns"),
     "pairs": "pairs of items",
     **dict.fromkeys(("record_sum", "measurement_covariance_moments"), "mean and covariance of X"),
     **dict.fromkeys(("column_sums", "row_sums"), "means of rows and columns"),
@@ -319,7 +319,7 @@ def _grouped(entries: Sequence[LedgerEntry]) -> list[tuple[str, ...]]:
 
 @dataclass(repr=False, eq=False)
 class PrivacyReport:
-    """What one fit spent and on what, as text (`str`, `print`) and as HTML (notebooks).
+    """The budget of one fit and its purposes, as text (`str`, `print`) and as HTML (notebooks).
 
     Releases are grouped by what they are for; `details` lists each of them.
     """

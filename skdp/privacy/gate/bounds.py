@@ -23,7 +23,7 @@ from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, SketchLaw, as_number
 from skdp.privacy.noise import integers as noise
 
-# What is known of a statistic before it is read, and the grid on which its noise is added.
+# Public facts on a statistic before it is read, and the grid on which its noise is added.
 
 
 _MAX_ROUNDING = 1 / 4  # largest fraction of the noise that may serve to cover rounding
@@ -48,7 +48,7 @@ class Bound(NamedTuple):
         Rounding that grows like ``1/sqrt(step)``: the answer changes by at most
         ``l2/step + cross/sqrt(step) + slack`` steps.
     min_step : float
-        The step may not be finer: integers of the query stay exact down to it.
+        The smallest step for which the integers of the query are exact.
     l1 : float or None
         Supremum of the l1 norm of the change, for Laplace noise (delta = 0); `l1_slack` steps of
         rounding are not in it (None: size).

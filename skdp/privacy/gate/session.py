@@ -50,7 +50,7 @@ from skdp.privacy.noise.integers import (
 )
 from skdp.privacy.noise.words import NoiseSource
 
-# Running private code so that only its answer leaves it.
+# Private code runs so that only its answer becomes known.
 #
 # Warnings and exceptions of private code may hold private values (a shape, a number, a line that
 # only some rows reach). So whether it warns, or how it fails, would be a release without a charge.
@@ -372,7 +372,7 @@ class PrivacySession:
     adjacency, unit : str
         What the guarantee protects; recorded in the receipt.
     observer : Observer or None, default=None
-        It is told of each charge.
+        Receives each charge, and may refuse it.
     """
 
     def __init__(
@@ -489,7 +489,8 @@ class PrivacySession:
         note : str
             Added to the mechanism's name in the ledger.
         openings, unit : int
-            Of a stream: arrays of noise, at most; and what divides the scales in the ledger.
+            For a stream: the largest number of noise arrays, and the divisor of scales in the
+            ledger.
 
         Returns
         -------
@@ -543,9 +544,9 @@ class PrivacySession:
     def leave_open(self, delta: float) -> None:
         """Allow a pure session to decide, after its first releases, whether to use a delta.
 
-        The whole is (epsilon, delta)-DP however that is decided. Let the first releases have a
-        privacy loss l <= epsilon_1. If pure releases follow, their loss is at most epsilon_2 <=
-        epsilon - l, so they add nothing to the divergence at e^epsilon. If Gaussian releases
+        The whole fit is (epsilon, delta)-DP for every way to decide this. Let the first releases
+        have a privacy loss l <= epsilon_1. If pure releases follow, their loss is at most epsilon_2
+        <= epsilon - l, so they add nothing to the divergence at e^epsilon. If Gaussian releases
         follow, they add at most what they would add if they always followed. The kind of the second
         part is not known beforehand, so in a composition with other fits the receipt counts as that
         of any (epsilon, delta)-DP mechanism.

@@ -134,14 +134,14 @@ def one_part_each(sums: Mapping[Part | None, Sum]) -> Iterator[Sum]:
 
 
 def _dear(parts: Iterable[Sum]) -> list[Sum]:
-    """Return parts such that no other part is more expensive than all of these."""
+    """Return parts such that each other part is at most as expensive as one of these."""
     found = {(part.gaussian, frozenset(part.others.items())): part for part in parts}
     plain = [part for part in found.values() if not part.others]
     mixed = [part for part in found.values() if part.others]
     return mixed + sorted(plain, key=attrgetter("gaussian"))[-1:]
 
 
-# What the fits of a ledger cost together, and whether there is room for one more.
+# The total cost of the fits of a ledger, and whether one more fit is within the budget.
 
 
 _COVERS = "all fits of this ledger together"
@@ -296,8 +296,8 @@ class Balance:
         """Raise for fits without noise, or with seeded noise."""
         if any(math.isinf(loss.value) for loss in fit.losses):
             raise PrivacyError(
-                f"{fit.estimator} has epsilon=inf: it adds no noise, which no PrivacyLedger can "
-                "pay. Use a finite 'epsilon', or fit it outside."
+                f"{fit.estimator} has epsilon=inf: it adds no noise, and no budget covers that. "
+                "Use a finite 'epsilon', or fit it outside."
             )
         if fit.seeded and not self.terms.allow_seeded:
             raise PrivacyError(

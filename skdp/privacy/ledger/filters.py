@@ -30,20 +30,22 @@ from skdp.privacy.noise import integers as noise
 # divergences of one fixed order hold for interactive mechanisms side by side).
 #
 # *Pure parts.* The trade-off of an epsilon-DP part has two straight pieces that meet at (t, t), t =
-# 1/(1 + e^epsilon). That of mu-GDP is convex with the same ends, so it lies below both where it
-# lies below the corner: mu = -2 Phi^-1(t) dominates. A part of bounded range eta is dominated like
-# a pure part of eta/2: each of its corners (one for each place of the range) asks for no more.
+# 1/(1 + e^epsilon). That of mu-GDP is convex with the same ends, so it lies below both pieces if it
+# lies below their corner: mu = -2 Phi^-1(t) dominates. A part of bounded range eta is dominated
+# like a pure part of eta/2: each of its corners (one for each position of the range) needs no
+# larger mu.
 #
 # *The first fit* is known before there is any answer, so that its own curve stays exact: the part
 # of it that is not Gaussian is one fixed mechanism next to a Gaussian filter.
 #
 # *Sums of epsilons.* A path of pure parts whose epsilons sum to at most epsilon adds nothing to
-# delta(epsilon), whatever else other paths do: cut the tree where a path leaves the Gaussian rule,
-# and its other leaves are as they were. So whichever of the two rules is met will do.
+# delta(epsilon), whatever else other paths do: cut the tree at each node where a path violates the
+# Gaussian rule. The other leaves are unchanged, and that rule covers them. So each path may satisfy
+# either rule.
 #
 # *Random sketches* are Gaussian DP for no mu. Where the first fit has them, Renyi divergences of
 # one order are added, the best one for the first fit next to Gaussian ones: it is fixed before any
-# answer. A path may not choose its order.
+# answer. The order may not depend on the path.
 
 
 _UP = 1 + 2.0**-40  # factor that covers the float error of the special functions
@@ -99,7 +101,7 @@ class Sum(NamedTuple):
 
     @classmethod
     def of(cls, losses: Iterable[Loss], drawn: int = 0) -> Sum:
-        """Return what one fit comes to."""
+        """Return the sum of one fit."""
         parts = [Loss(*loss) for loss in losses if float(loss[1]) > 0.0]
         others = Counter(loss for loss in parts if loss.kind != "gaussian")
         plain = [loss for loss in parts if loss.kind in ("pure", "range")]
@@ -279,7 +281,7 @@ class Seen(NamedTuple):
         return self.drawn * SAMPLER_DISTANCE
 
     def whole(self) -> Sum:
-        """Return what all of them come to."""
+        """Return the sum of all of them."""
         return self.later.plus(Sum.of(self.first))
 
 
@@ -337,7 +339,7 @@ class Divergence:
             raise ValueError(f"{name!r} of a PrivacyLedger must be in (0, inf). Got {limit!r}.")
 
     def _total(self, whole: Sum) -> float:
-        """Return what fits come to in the budget's own measure."""
+        """Return the total of fits in the measure of the budget."""
         if self.name == "mu":
             return whole.mu()
         others = (count * (rho_of([loss]) or 0.0) for loss, count in whole.others.items())
@@ -349,8 +351,8 @@ class Divergence:
         for kind in ("delta", "sketch"):
             if kind in whole.kinds:
                 raise PrivacyError(
-                    f"a PrivacyLedger with a budget {self.name!r} takes no losses of kind "
-                    f"{kind!r}, which have none. Use PrivacyLedger(epsilon, delta)."
+                    f"{self.name!r}, the budget of this PrivacyLedger, is not defined for losses "
+                    f"of kind {kind!r}. Use PrivacyLedger(epsilon, delta)."
                 )
         return self._total(whole) <= self.limit * _ROUND
 

@@ -292,14 +292,14 @@ class PrivacyLedger:
         Parameters
         ----------
         delta : float or None, default=None
-            Of that fit; None: of the ledger, 1e-6 for budgets that have none.
+            Delta of that fit. None takes that of the ledger, or 1e-6 if its budget is mu or rho.
 
         Returns
         -------
         float
-            Affordable (tried, not estimated) for a fit of Gaussian releases with the ledger's
-            adjacency, in the part of the data that is open (`partition`); 0.0 if there is none.
-            With ``delta=0``, for a pure fit.
+            Accepted by this ledger for a fit of Gaussian releases with its adjacency, in the part
+            of the data that is open (`partition`); 0.0 if no fit is accepted. With ``delta=0``,
+            for a pure fit.
         """
         return self._book.balance().remaining(delta, part_of(self._token))
 
@@ -433,7 +433,7 @@ class PrivacyLedger:
     def file_hash(self) -> str:
         """A hash over everything that the file has now, of all datasets: keep it elsewhere.
 
-        ``python -m skdp.ledger verify FILE --hash HASH`` says whether that is still there.
+        ``python -m skdp.ledger verify FILE --hash HASH`` checks whether the file still has it.
         """
         return self._in_file().file_hash
 
@@ -444,12 +444,12 @@ class PrivacyLedger:
 
     @property
     def rejected_fits(self) -> tuple[str, ...]:
-        """Why fits were refused, since the ledger was last opened."""
+        """Reasons of the fits that were rejected since the ledger was last opened."""
         return tuple(text for _, text in self._refused)
 
     @property
     def spent(self) -> PrivacySpent:
-        """The receipt of everything so far, fits that still run with their whole budget."""
+        """The receipt of all fits so far. Fits that still run count with their whole budget."""
         return self._book.balance().spent()
 
     def spent_at(self, delta: float) -> PrivacySpent:
@@ -473,7 +473,7 @@ class PrivacyLedger:
         Parameters
         ----------
         delta : float or None, default=None
-            For the epsilon that was spent; None: of the ledger.
+            Delta at which the spent epsilon is stated; None takes that of the ledger.
 
         Returns
         -------

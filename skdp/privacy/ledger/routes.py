@@ -44,16 +44,16 @@ from skdp.privacy.store import connect
 # (`skdp.model_selection.search_cost`), and each of its fits takes one of those that were counted.
 # It is a search only while its own `fit` runs.
 #
-# *Whole fits.* Code that hands the rows of a clone on as they are, one row for one row, gives it
-# neighbours when its own rows are neighbours. Each fit is then charged as a fit on everything:
-# sequential composition, however many there are and whatever was released before. That a
-# composition does so is known of those in a table, while they fit; of all other code it is the
-# caller's word, and the ledger and the receipt of each fit say so.
+# *Whole fits.* If code passes its rows to a clone unchanged, one row for one row, the clone
+# receives neighbours whenever the code does. Each fit is then charged as a fit on everything:
+# sequential composition, however many there are and whatever was released before. A table lists
+# compositions that do so while they fit. For all other code this is a statement of the caller,
+# which the ledger and the receipt of each fit quote.
 
 
 ENDED = (
-    "is part of what was paid for by name, and that has ended: a search ends when its 'fit' "
-    "returns, and what it did not use ends with it. Construct a new estimator, and fit that."
+    "was charged in advance by ledger.charge, and this charge has ended: it covers one call of "
+    "'fit' of a search. Construct a new estimator, and fit that."
 )
 
 
@@ -87,8 +87,8 @@ class Prepaid(Reservation):
     def recharge(self, key: int, losses: Losses) -> None:
         """Refuse: the search was paid for as a sum of Gaussian or pure fits."""
         raise refused(
-            f"a search accounts for no {losses[0].kind!r} losses: random sketches compose in no "
-            "simple way. Use sensitivity_mode='worst_case', or tune on public data."
+            f"a search accounts for no {losses[0].kind!r} losses, which do not compose "
+            "with other runs. Use sensitivity_mode='worst_case', or tune on public data."
         )
 
     def scale(self, key: int, parts: float) -> None:
@@ -96,10 +96,10 @@ class Prepaid(Reservation):
         raise refused("a search accounts for no secure sum of parts of rows.")
 
     def check_same_part(self, key: int) -> None:
-        """Nothing to check: a run gets the rows of its search."""
+        """Check nothing: a run receives the rows of its search."""
 
     def settle(self, key: int, granted: Losses, state: str) -> None:
-        """Give nothing back: what the search costs was fixed before it started."""
+        """Return no budget: the cost of the search was fixed before it started."""
         self.granted |= bool(granted)
 
 
@@ -135,7 +135,7 @@ class RunLimit(Prepaid):
         values = [value for _, value in spent]
         total = math.hypot(*values) if self.run.kind == "gaussian" else math.fsum(values)
         if total > self.run.value:
-            raise refused(f"{fit.estimator} asks for more than one run has.", BudgetExceededError)
+            raise refused(f"{fit.estimator} exceeds the budget of one run.", BudgetExceededError)
         self._spent = spent
         return 0
 
@@ -197,7 +197,7 @@ class SearchReservation(Prepaid):
             raise refused(f"{fit.estimator} {ENDED}") from error
         if not found:
             raise refused(
-                f"{fit.estimator} is part of a search that was paid for in advance, and this fit "
+                f"{fit.estimator} is part of a search that was charged in advance, and this fit "
                 "is not among those. Construct a new estimator, and fit that.",
                 BudgetExceededError,
             )
@@ -263,7 +263,7 @@ def handed_on(key: ReservationKey | None) -> ReservationKey | None:
 
 _UNPAID = (
     "was cloned or pickled inside a PrivacyLedger, which cannot know on which rows the clone is "
-    "fitted, and how often. To choose parameters use DPGridSearchCV. Pay for other searches:\n"
+    "fitted, and how often. To choose parameters use DPGridSearchCV. Charge other searches:\n"
     "    with ledger.charge(search, n_samples=len(X)):\n"
     "        search.fit(X, y)\n"
     "They need cv=skdp.model_selection.IndependentKFold(...) and scoring=make_private_scorer(...). "
@@ -272,7 +272,7 @@ _UNPAID = (
 )
 _ELSEWHERE = (
     "runs in another process than the PrivacyLedger that is open, which cannot be charged from "
-    "here. Use n_jobs=1 or joblib.parallel_config('threading'), or pay for a search by name: "
+    "here. Use n_jobs=1 or joblib.parallel_config('threading'), or charge a search in advance: "
     "ledger.charge(search, n_samples=len(X)). A PrivacyLedger(..., path=...) in a file is charged."
 )
 _SHARED = (
@@ -554,7 +554,7 @@ def _one_search(
         payer.check_same_part(number)
     if not reservation.begin():
         name = type(payment.caller).__name__
-        raise refused(f"{name} {ENDED[:-1]}, and pay for it again.")
+        raise refused(f"{name} {ENDED[:-1]}, and charge it again.")
     try:
         with _parts_draw_on(payment.parts, reservation, *key):
             yield

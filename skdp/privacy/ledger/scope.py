@@ -104,8 +104,8 @@ def _own_folder() -> Path:
             if _is_own(folder):
                 return folder
     raise PrivacyError(
-        f"none of {', '.join(_folders())} can be made for this user alone (one may "
-        "belong to somebody else): no worker would learn of a ledger."
+        f"worker processes find a ledger in a folder that only this user can write to, and none of "
+        f"{', '.join(_folders())} can be created so. Remove a folder of that name of another user."
     )
 
 

@@ -52,12 +52,12 @@ class Book:
             yield self._now
 
     def balance(self) -> Balance:
-        """Return what stands in the book now."""
+        """Return the present balance."""
         with self.held() as now:
             return now.copy()
 
     def note_refusal(self, error: PrivacyError) -> None:
-        """Remember a refusal, for the end of the block."""
+        """Store the reason of a rejected fit, for the end of the block."""
         self.refused.append((type(error), str(error)))
 
     @contextmanager
@@ -98,13 +98,13 @@ class Book:
         return key
 
     def check_same_part(self, key: int) -> None:
-        """Refuse to go on with a fit in another part of the data than the one that it is in."""
+        """Refuse to continue a fit outside the part of the data in which it began."""
         with self._changing() as balance:
             fit = balance.entries[key]
             if fit.part not in (None, part_of(self.token)):
                 raise PrivacyError(
-                    f"{fit.estimator} was charged for one part of the data and goes on "
-                    "elsewhere. Feed it inside the same part."
+                    f"{fit.estimator} was charged inside one part of the data, and continues "
+                    "outside it. Continue inside the same part."
                 )
 
     def recharge(self, key: int, losses: Losses) -> None:
@@ -136,8 +136,8 @@ class Book:
             balance.put(key, replace(fit, losses=losses, parts=parts))
             if parts > fit.parts and not balance.affords():
                 raise BudgetExceededError(
-                    f"{fit.estimator} holds parts of rows that other servers hold parts of: under "
-                    f"a secure sum it costs {as_text(losses)}. Nothing was opened. Use a smaller "
+                    f"other servers hold parts of the rows of {fit.estimator}, so under a secure "
+                    f"sum it costs {as_text(losses)}. Nothing was released. Use a smaller "
                     "'epsilon' or a larger ledger."
                 )
 
@@ -160,7 +160,7 @@ class Book:
             raise error
 
 
-# What the lines of a ledger file say: its datasets, their terms, and every change of a fit.
+# The lines of a ledger file: its datasets, their terms, and every change of a fit.
 
 
 Line: TypeAlias = dict[str, Any]
@@ -176,7 +176,7 @@ def line_as_record(line: Line) -> bytes:
 
 
 class Change(NamedTuple):
-    """One line about a fit: what it looked like from then on (None: it cost nothing)."""
+    """One line about a fit: its state from then on (None: it cost nothing)."""
 
     at: str
     number: int
@@ -231,7 +231,7 @@ class Registry:
             self.datasets[line["dataset"]].take(change)
 
     def read(self, chain: Chain, *, whole: bool = False) -> None:
-        """Take in what is new in a file; `whole`: the lines before it are verified once more."""
+        """Read the new lines of a file; `whole`: verify the earlier lines once more."""
         chain.check_has(self.place)
         known = len(self.lines) if whole else 0
         for row in chain.after(START if whole else self.place)[known:]:
@@ -285,7 +285,7 @@ _KEPT: dict[str, Registry] = {}  # path -> what this process has read and verifi
 def opened(
     path: str, *, whole: bool = False, create: bool = False
 ) -> Iterator[tuple[Registry, Chain]]:
-    """Hold a file, and all that it says; what is added to both is durable when this is left.
+    """Lock a file and yield its content; at the end of the block, additions are on the disk.
 
     What this process has read and verified is kept: only lines that are new are read. `whole`: the
     others are verified once more. `create`: it is made if it is not there.
@@ -405,7 +405,7 @@ class FileBook(Book):
 
     @contextmanager
     def held(self) -> Iterator[Balance]:
-        """Hold what stands there; what was changed is on the disk when this is left."""
+        """Lock the entries of the file; at the end of the block, changes are on the disk."""
         with opened(self.path) as (registry, chain):
             kept = registry.with_token(self.token)
             self._last = kept.last
@@ -416,6 +416,6 @@ class FileBook(Book):
                     registry.add(chain, dataset=self.dataset, number=number, fit=state)
 
     def balance(self) -> Balance:
-        """Return what stands there now; all lines are verified."""
+        """Return the balance of the file, after all lines were verified."""
         with opened(self.path, whole=True) as (registry, _):
             return registry.with_token(self.token).now.copy()

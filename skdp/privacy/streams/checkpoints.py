@@ -123,8 +123,8 @@ class StreamGroup:
         if self.interrupted:
             close(self)  # otherwise `restore` would find the file in use
             raise PrivacyError(
-                "an earlier call on this stream was interrupted while it was made durable; go on "
-                "from its checkpoint with restore()."
+                "an earlier call on this stream was interrupted while it was written to disk; "
+                "continue from its checkpoint with restore()."
             )
         for stream in self.streams.values():
             stream.check_running()
@@ -159,8 +159,8 @@ class StreamGroup:
             if self.acts != acts:  # what was read and drawn here belongs to an earlier step
                 self.interrupted = False
                 raise PrivacyError(
-                    "a signal handler used this stream in the middle of this call, which added "
-                    "nothing: make it again."
+                    "a signal handler used this stream during this call, which added nothing: "
+                    "repeat the call."
                 )
             if self.keeper is not None:
                 self.keeper.append(pack(record), self)

@@ -64,7 +64,7 @@ def test_pure_and_bounded_range_fits():
 def test_losses_that_have_no_mu_are_refused(budget, loss):
     ledger = PrivacyLedger(**budget)
     for before in range(2):  # they come first, or after a fit
-        refuses(PrivacyError, "which have none", ledger._book.reserve, fit_of(loss))
+        refuses(PrivacyError, "is not defined", ledger._book.reserve, fit_of(loss))
         assert len(ledger.entries) == before
         ledger._book.reserve(fit_of(Loss("gaussian", 0.1)))
 

@@ -147,7 +147,7 @@ def test_a_file_that_is_behind_is_refused(path, both, way, known, monkeypatch):
         lambda: PrivacyLedger(2, 1e-6, path=path, dataset="patients"),
         lambda: read_registry(path),
     ):
-        refuses(PrivacyError, "that was seen there", act)
+        refuses(PrivacyError, "which it had before", act)
     os.rename(path, older)  # where nothing else is known, somebody asks for a head that was noted
     assert (head in read_registry(older).hashes) is (way in ("last line", "older copy"))
 

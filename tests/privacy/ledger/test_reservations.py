@@ -101,7 +101,7 @@ def test_reservations_are_not_copied(written):
         for action in (copy.copy, copy.deepcopy, pickle.dumps):
             refuses(PrivacyError, "copied or pickled", action, reservation)
         refuses(PrivacyError, "secure sum", reservation.scale, 0, 2.0)
-        with pytest.raises(PrivacyError, match="compose in no simple way"):
+        with pytest.raises(PrivacyError, match="do not compose with other runs"):
             reservation.recharge(0, (Loss("sketch", math.inf),))
 
 
@@ -229,6 +229,6 @@ def test_a_fit_beside_a_ledger_that_cannot_be_charged_is_refused(monkeypatch):
 def test_what_was_paid_for_ends_with_its_reservation(tmp_path, reserved):
     """In another process too, where the file is all that tells of it."""
     key = ReservationKey((), "of another process", str(tmp_path / reserved) if reserved else "")
-    refuses(PrivacyError, "paid for by name, and that has ended", routes._reservation, key, "Fit")
+    refuses(PrivacyError, "this charge has ended", routes._reservation, key, "Fit")
     whole = ReservationKey(("a ledger",), "of another process", str(tmp_path), "whole")
     assert not routes._reservation(whole, "Fit").covers  # each fit is charged

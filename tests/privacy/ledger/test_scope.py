@@ -279,5 +279,5 @@ def test_a_folder_of_somebody_else_tells_of_no_ledger(tmp_path, monkeypatch, way
         assert os.listdir(first) == []
     assert os.listdir(second) == []
     monkeypatch.setattr(scope, "_PLACES", places[:1])
-    with pytest.raises(PrivacyError, match="belong to somebody else"), ledger:
+    with pytest.raises(PrivacyError, match="folder of that name of another user"), ledger:
         pass
