@@ -34,6 +34,7 @@ from skdp.data.blocks import (
     SparseRows,
     as_array,
     check_source,
+    in_64_bits,
     is_dask_array,
     is_paths,
     is_source,
@@ -90,6 +91,7 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
         "Found array with dim 3": f"Found array with dim 3, and {name} takes one table: join a "
         "list of tables by pd.concat(tables) or np.vstack(tables).",
         "Expected unique column names": f"{name} needs distinct column names: rename columns of X.",
+        "NAType'": f"Input has pd.NA among text or objects{texts}, and {name} {_MISSING}",
         "contains infinity": f"Input contains infinity, or a number beyond its dtype, and {name} "
         "takes finite numbers: clip it to public bounds first, with np.clip.",
         "y contains NaN": "Input y contains NaN: leave out rows that have no target.",
@@ -97,7 +99,7 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
     }
     try:
         with QUIET(), config_context(array_api_dispatch=False):  # arrays of numpy, whatever came
-            return check(*data, **{"dtype": FLOATS} | options)
+            return check(*map(in_64_bits, data), **{"dtype": FLOATS} | options)
     except (ValueError, TypeError, OverflowError) as error:
         message = f"{error}{error.__cause__}"  # which alone quotes bytes of no type
         if (said := next((a for cause, a in advice.items() if cause in message), None)) is None:
@@ -121,7 +123,7 @@ def check_numbers(y: Any, name: str = "y") -> Any:
     """Return targets as an array; refuse text, which numpy's error would quote when casting it."""
     if sp.issparse(y):
         raise TypeError(f"{name} is sparse, but must be dense: use '.toarray()'.")
-    y = np.asarray(y)
+    y = in_64_bits(np.asarray(y))
     if y.dtype.kind not in "fiub":
         raise ValueError(
             f"{name} must hold numbers. Got values of type {y.dtype.type.__name__}: encode "
@@ -281,7 +283,6 @@ def _indices(name, values, limit):
 
 
 # Rows with targets and groups, in memory or in blocks: what of them is public, checked first.
-#
 # A record is a row with its target, so neighbours agree in whether X and y have equal length: an
 # error may state that they do not. It may not state how many rows there are.
 
@@ -623,7 +624,7 @@ def split_users(X, column):
     kept = np.delete(np.arange(X.shape[1]), column)
     if sp.issparse(X):
         refuse_malformed(X)
-        X = X.tocsc()
+        X = in_64_bits(X).tocsc()
         return X[:, kept].tocsr(), X[:, [column]].toarray().ravel()
     return X[:, kept], X[:, column]
 

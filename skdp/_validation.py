@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn import config_context
-from sklearn.utils.validation import check_array, column_or_1d
+from sklearn.utils.validation import check_array
 
 from skdp._limits import FloatArray
 
@@ -479,7 +479,9 @@ def check_labels(labels):
     labels = np.asarray(labels)
     if labels.dtype.kind == "c" or labels.dtype.char == "g":  # whose text differs
         raise ValueError(f"'groups' must be text or reals of at most 64 bits. Got {labels.dtype}.")
-    labels = column_or_1d(labels)
+    if labels.shape[:1] != (labels.size,):
+        raise ValueError("'groups' must have one dimension: one label for each row.")
+    labels = labels.ravel()
     if labels.dtype.kind in "OTV":  # numpy's strings of any length may miss some, which it sorts in
         values = labels.tolist()
         if any(map(_is_missing, values)):

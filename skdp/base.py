@@ -130,11 +130,14 @@ def run_atomically(fit, estimator, args, kwargs):
         opened = []
         outer = _OPENED.set(opened)
         try:
+            vars(estimator).update(plain := _plain_numbers(estimator))
+            given = before | plain
             stale = vars(estimator).pop("_released_names", ())
             with one_blas_thread() if _is_narrow(args, kwargs) else nullcontext():
                 run = with_callbacks(fit) if vars(estimator).get("_skl_callbacks") else fit
                 fitted = run(estimator, *args, **kwargs)
-            _check_unchanged(estimator, before)
+            _check_unchanged(estimator, given)
+            vars(estimator).update({name: before[name] for name in plain})
             # Attributes that an earlier fit released and this one did not are removed.
             now = vars(estimator).setdefault("_released_names", stale)
             for name in set(stale) - set(now):
@@ -148,6 +151,12 @@ def run_atomically(fit, estimator, args, kwargs):
             raise
         finally:
             _OPENED.reset(outer)
+
+
+def _plain_numbers(estimator):
+    """Return parameters that are numbers of numpy as those of Python, which do not overflow."""
+    params = estimator.get_params(deep=False).items()
+    return {name: value.item() for name, value in params if isinstance(value, np.number)}
 
 
 def _check_unchanged(estimator, before):

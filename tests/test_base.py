@@ -19,6 +19,7 @@ from skdp import (
     PrivacyLedger,
 )
 from skdp.base import BaseDPEstimator, atomic
+from skdp.papers import PowerMethod
 from tools.outcomes import messages_of, refuses
 
 X = np.random.default_rng(0).standard_normal((50, 3))
@@ -54,6 +55,16 @@ def test_failed_fit_returns_its_own_charges_only():
         names = [fit.estimator for fit in ledger.entries]
     assert names == ["DPPCA", "TwoFits", "DPPCA", "TwoFits"]
     assert {fit.state for fit in ledger.entries} == {"fitted"}
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_numbers_of_numpy_neither_overflow_nor_are_replaced():
+    numbers = {"n_components": np.uint8(2), "delta": np.float16(1e-6)}
+    narrow = {"n_iter": np.int8(65), "calibration": "printed"}
+    for model in (PowerMethod(**narrow), DPTruncatedSVD(privacy_unit="entry")):
+        model.set_params(**numbers).fit(np.ones((50, 3)))
+        assert all(getattr(model, name) is value for name, value in numbers.items())
+    assert len(PowerMethod(**narrow).fit(np.ones((50, 3))).releases_) == 65
 
 
 def test_session_without_an_atomic_fit_stays_charged():

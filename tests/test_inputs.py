@@ -14,13 +14,15 @@ from sklearn.base import clone
 
 import skdp
 from skdp import federated
-from skdp._inputs import checked_updates
+from skdp._inputs import checked, checked_updates, split_users
 from skdp.data.blocks import DenseRows, as_array, plain_block
 from skdp.decomposition import randomize_row
 from skdp.graph import DPSpectralEmbedding
 from skdp.model_selection import make_private_scorer, split_interactions
 from skdp.preprocessing import PublicScaler, RowClipper
+from skdp.preprocessing._steps import Standardisation
 from skdp.recommend import DPRecommender, recall_at_n
+from skdp.regression._linear import LinearPredictor
 
 SECRET, HUGE, DATE = "Rome", 10**400, np.datetime64("2020-02-29")
 CONFIG = federated.AggregationConfig(n_clients=3)
@@ -128,6 +130,7 @@ def test_missing_and_complex_numbers_get_advice_that_does_not_leak(model):
     assert "clip it to public bounds" in refusal(model, X, *y, **fit_params)
     text = refusal(model, np.ones((N, D)) + 37.25j, *y, **fit_params)
     assert re.search(r"Complex data not supported .*imaginary", text) and "37.25" not in text
+    assert "public constants" in refusal(model, with_one(pd.NA)(np.ones((N, D))), *y, **fit_params)
 
 
 @pytest.mark.thorough
@@ -283,6 +286,27 @@ def test_indices_outside_of_a_shape_are_refused():
 def test_blocks_keep_what_is_masked_or_no_number_out():
     for block in (np.ma.masked_equal([1, 2], 2), [1, None], [1, HUGE], np.array([1, DATE], object)):
         np.testing.assert_array_equal(as_array(block), [1.0, np.nan])
+
+
+def test_duplicates_are_summed_as_64_bit_floats():
+    """In eight bits 127 + 1 is -128, and a change of 1 would be one of 255."""
+    X = sp.coo_array((np.ones(128, np.int8), (np.zeros(128, int),) * 2), shape=(N, D))
+    rows = checked(skdp.DPPCA(), X, accept_sparse="csr"), plain_block(X), split_users(X, 1)[0]
+    assert [float(each[0, 0]) for each in rows] == [128.0] * 3
+
+
+def test_public_maps_sum_duplicates_before_they_truncate():
+    X, bounds = sp.csr_array(([1.0, 1.0], [0, 0], [0, 2]), shape=(1, 1)), np.array([[-1.5], [1.5]])
+    assert Standardisation(bounds, None, None)(X).toarray().tolist() == [[1.5]]
+    assert LinearPredictor(np.ones(1), 0.0, np.asarray, bounds)(X).tolist() == [1.5]
+    assert LinearPredictor(np.ones(1), 0.0, np.asarray, longest=1.0)(X).tolist() == [1.0]
+    assert X.nnz == 2
+
+
+@pytest.mark.parametrize("model", NUMERIC_Y, ids=lambda model: type(model).__name__)
+def test_targets_beyond_64_bits_are_refused_as_infinity_is(model):
+    X, (y,), more = data(model)
+    assert "infinity" in told(partial(model.fit, X, y * np.longdouble("1e400"), **more))
 
 
 def test_one_dimension_is_told_without_values():

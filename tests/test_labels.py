@@ -10,6 +10,7 @@ from skdp.federated import AggregationConfig, PersonalizedClient
 from skdp.model_selection import IndependentKFold, WithinGroupKFold, make_private_scorer
 from skdp.regression import DPPersonalizedClassifier
 from skdp.testing import record_transcript, seeded_entropy
+from tools.outcomes import refuses
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -85,6 +86,12 @@ def test_large_integers_beside_a_float_stay_apart(model):
     expected = coefficients(model, with_one(7, (LARGE - 1, LARGE)), **options)
     found = coefficients(model, with_one(0.5, np.array([LARGE - 1, LARGE])), **options)
     np.testing.assert_array_equal(expected, found)
+
+
+def test_a_user_of_each_row_is_one_column():
+    assert check_labels(USERS[:, None]).tolist() == USERS.tolist()
+    for users in (np.zeros((N, 2)), [USERS], 3.0):
+        refuses(ValueError, "'groups' must have one dimension", check_labels, users)
 
 
 @pytest.mark.parametrize("odd", ["x", 0.5, LARGE, None])

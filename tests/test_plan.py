@@ -340,7 +340,8 @@ MESSAGES = [
     (skdp.DPTruncatedSVD(privacy_unit="edge"), (2, 5), {}, "needs a square symmetric matrix"),
     (skdp.DPLowRankFactorizer(matrix_shape=(5, 5)), (5, 6), {}, "must have the shape"),
     (skdp.DPPCA(bounds={"age": (0, 100), "height": (1, 2)}), (1000, 3), {}, "for 3 columns"),
-    (DPRecommender(), (10, 10), {"nnz": 101}, r"range \[1, 100\]"),
+    (skdp.DPRidge(), (10, 5), {"signal": [0.5]}, SIGNAL),
+    (DPRecommender(), (np.int8(100), np.int8(100)), {"nnz": 10_001}, r"range \[1, 10000\]"),
     (skdp.DPTruncatedSVD(privacy_unit="frobenius"), (10, 10), {"nnz": 5}, "use 'signal'"),
 ]
 

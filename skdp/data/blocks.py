@@ -299,6 +299,14 @@ def refuse_malformed(data: Any, name: str = "an estimator") -> None:
         raise ValueError(f"{name} was passed a sparse matrix with indices outside of its shape.")
 
 
+def in_64_bits(data: Any) -> Any:
+    """Return a COO matrix, whose duplicates a check sums, or extended floats as 64-bit floats."""
+    coo = sp.issparse(data) and data.format == "coo" and data.dtype.kind in "fiub"
+    with np.errstate(over="ignore"):
+        extended = isinstance(data, np.ndarray) and data.dtype.char == "g"
+        return data.astype(np.float64, copy=False) if coo or extended else data
+
+
 def as_array(block: Any) -> NDArray[Any]:
     """Return numbers as an array; masked entries, and objects that are no numbers, become NaN.
 
@@ -319,7 +327,7 @@ def _as_number(value: Any) -> float:
     return math.nan
 
 
-def _canonical(block: Any) -> Any:
+def canonical(block: Any) -> Any:
     """Return the block without duplicate entries (explicit zeros are harmless to sums)."""
     block = sp.csr_array((block.data, block.indices, block.indptr), shape=block.shape)
     if not block.has_canonical_format:  # computed anew: the flag of a user's matrix may be wrong
@@ -338,7 +346,7 @@ def plain_block(block: Any) -> Any:
         return as_array(block).astype(np.float64, copy=False)
     if sp.issparse(block):
         refuse_malformed(block, "a block")
-        return _canonical(sp.csr_array(block).astype(np.float64, copy=False))
+        return canonical(sp.csr_array(block.astype(np.float64, copy=False)))
     return block
 
 
@@ -366,7 +374,7 @@ class SparseRows(_RangeOfRows):
         while start < stop:
             last = int(np.searchsorted(X.indptr, int(X.indptr[start]) + entries, side="right")) - 1
             end = min(max(last, start + 1), start + BLOCK_ROWS, stop)
-            yield _canonical(self._rows(start, end))
+            yield canonical(self._rows(start, end))
             start = end
 
     def _rows(self, i: int, j: int) -> Any:

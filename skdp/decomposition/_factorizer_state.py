@@ -107,9 +107,9 @@ def sizes(estimator, shape, *, stream):
     Small sketches of a matrix in memory are twice as wide, which halves the part of its tail that
     they lose. Updates would take twice as long, and servers must agree whatever rows they hold.
     """
-    (m, n), k, given = shape, estimator.n_components, estimator.sketch_size
-    t, v = given if np.ndim(given) else (given, None)
-    method, t = estimator.method, t or max(4 * k, 32)
+    (m, n), k, given = shape, int(estimator.n_components), estimator.sketch_size
+    t, v = map(int, given) if np.ndim(given) else (int(given or max(4 * k, 32)), None)
+    method = estimator.method
     if method == "auto":
         method = "dense" if 8 * m * n <= MEMORY or 2 * t >= n else "two_sketch"
     if given is None and not stream and 8 * 6 * t * (m + n) <= MEMORY:
@@ -130,7 +130,7 @@ def make_layout(estimator, shape, unit):
     random = estimator.sensitivity_mode != "worst_case" and method != "dense"
     if random:
         _check_random(estimator, unit)
-    return Layout(method, tuple(shape), t, v, unit, random, estimator.n_components)
+    return Layout(method, tuple(shape), t, v, unit, random, int(estimator.n_components))
 
 
 def budget_kinds(estimator):

@@ -366,6 +366,8 @@ class FactorizerStreams(StreamingMixin):
         """
         self._refuse_servers("merge_secure")
         servers = list(servers)
+        if len(set(map(id, servers))) < len(servers):
+            raise ValueError("a server comes twice: its data would count twice.")
         for server in servers:
             server._refuse_servers("merge_secure")
         headers = [states.header_of(server._running()) for server in servers]

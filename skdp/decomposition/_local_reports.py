@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
+import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._inputs import advised, checked
-from skdp._validation import check_int, check_real
+from skdp._validation import check_count, check_int, check_real
 from skdp.base import BaseDPEstimator, DocLinkMixin, atomic
 from skdp.data.products import SketchMap
 from skdp.decomposition._factorizer_state import draw_sketch
@@ -159,7 +160,7 @@ class LocalRowRandomizer(
     def _reported(self, row, place):
         params = self.get_params(deep=False)
         if self.random_state is not None:
-            params["random_state"] += place  # else rows share their noise
+            params["random_state"] = int(self.random_state) + place  # else rows share their noise
         return randomize_row(row, **params)
 
     def __sklearn_tags__(self):
@@ -198,6 +199,9 @@ class _Reporter(BaseDPEstimator):
         paid = session.grant(unit.bound(sketch, random=False), 1.0)
         answer = paid.open(Whole(row, unit).answer(sketch))
         return self._close_session(session, {"answer_": answer})
+
+
+_Reporter.__name__ = "randomize_row"  # what errors and ledgers call it
 
 
 def randomize_row(
@@ -247,7 +251,8 @@ def randomize_row(
         epsilon=epsilon, delta=delta, clip_norm=clip_norm, sketch_size=sketch_size,
         sketch_seed=sketch_seed, random_state=random_state,
     )  # fmt: skip
-    row = row if getattr(row, "ndim", 1) == 2 else np.atleast_2d(np.asanyarray(row))
+    if getattr(row, "ndim", 1) != 2:
+        row = row.reshape(1, -1) if sp.issparse(row) else np.atleast_2d(np.asanyarray(row))
     reporter.fit(row)
     values, noise_scale = reporter.answer_
     return RandomizedRow(values[0], noise_scale, sketch_seed, reporter.privacy_spent_)
@@ -275,7 +280,7 @@ class LocalAggregator:
     """
 
     def __init__(self, n_components: int) -> None:
-        self.n_components = n_components
+        self.n_components = check_count("n_components", n_components, 1)
         self._reports = []
 
     def add(self, reports: Any) -> Self:
@@ -290,6 +295,8 @@ class LocalAggregator:
         self : LocalAggregator
         """
         reports = [reports] if isinstance(reports, RandomizedRow) else list(reports)
+        if not all(isinstance(report, RandomizedRow) for report in reports):
+            raise TypeError("reports are what randomize_row or LocalRowRandomizer.report returns.")
         known = [*self._reports[:1], *reports]
         for report in known[1:]:
             kind = (report.values.shape, report.noise_scale, report.sketch_seed)

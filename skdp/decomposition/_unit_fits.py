@@ -231,7 +231,7 @@ def unit_route(estimator, shape, entries=None):
             return interaction_route(estimator, shape)
         return name, f"{name}: set by the parameter"
     changed = matrix_unit(estimator)
-    iterated, pure = "power" if unit.symmetric else "alternating", estimator.delta == 0
+    iterated, pure = "power" if unit.symmetric else "alternating", bool(estimator.delta == 0)
     if pure and estimator.n_components > 1:
         iterated = "deflation"  # answers of one column have a bound on their l1 norm that is near
     n_answers = PASSES[iterated][pure] if estimator.n_iter == "auto" else estimator.n_iter

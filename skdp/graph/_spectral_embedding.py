@@ -301,7 +301,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
 
     def _route(self, n, entries=None):
         """Return (name, reason): of the settings, the number of nodes, and released facts."""
-        n_answers = PASSES["power"][self.delta == 0] if self.n_iter == "auto" else self.n_iter
+        n_answers = PASSES["power"][int(self.delta == 0)] if self.n_iter == "auto" else self.n_iter
         facts = matrix_unit(self), (n, n), n_answers, "power"
         return _subspaces.choose_one_shot(self, *facts, groups=True, entries=entries)
 

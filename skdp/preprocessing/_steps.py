@@ -209,8 +209,6 @@ class PublicScaler(_PublicStep):
         names = _validation.column_names(X) or getattr(self, "feature_names_in_", None)
         X = _inputs.checked(self, X, accept_sparse="csr", reset=False, copy=True)
         low, high, center, size = self._map(X, names)
-        if sp.issparse(X):
-            X.sum_duplicates()
         return Standardisation((low, high), center, size)(X)
 
     def _map(self, X, names):
@@ -263,12 +261,13 @@ class Standardisation(NamedTuple):
 
     def _of_stored(self, X, dtype):
         """Return the same of a CSR matrix that is scaled alone: its zeros stay zeros."""
+        kind, X = type(X), blocks.canonical(X)
         low, high = (bound[X.indices] for bound in self.bounds)
         data = np.clip(X.data, np.minimum(low, 0.0), np.maximum(high, 0.0)).astype(dtype)
         with np.errstate(over="ignore"):
             if self.scale is not None:
                 data /= in_dtype(self.scale, dtype)[X.indices]
-        return type(X)((saturated(data), X.indices.copy(), X.indptr.copy()), shape=X.shape)
+        return kind((saturated(data), X.indices.copy(), X.indptr.copy()), shape=X.shape)
 
 
 def around_zero(center, size):

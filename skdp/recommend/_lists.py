@@ -312,7 +312,7 @@ class ListsMixin:
             raise ValueError(
                 f"items must be item numbers from 0 to {self.n_features_in_ - 1}. Got {items!r}."
             )
-        return items
+        return np.unique(items)
 
 
 # Quality of recommendations, on items that the recommender did not get.
@@ -352,15 +352,15 @@ def _hits(recommended, truth):
     An index of -1 stands for an item that was not recommended.
     """
     truth = check_histories(truth, "truth")
-    recommended = np.asarray(recommended)
-    if recommended.ndim != 2 or len(recommended) != truth.shape[0]:
+    recommended, sizes = np.asarray(recommended), np.diff(truth.indptr)
+    lists = recommended.ndim == 2 and recommended.dtype.kind in "iu"
+    if not lists or recommended.max(initial=-1) >= truth.shape[1] or len(recommended) != len(sizes):
         raise ValueError(
-            f"recommended must have one row of item numbers for each of {truth.shape[0]} users. "
-            f"Got shape {recommended.shape}."
+            f"recommended must have one row of item numbers below {truth.shape[1]} for each of "
+            f"{len(sizes)} users. Got {recommended.dtype} of shape {recommended.shape}."
         )
     users = np.repeat(np.arange(len(recommended)), recommended.shape[1])
     found = np.asarray(truth[users, np.maximum(recommended, 0).ravel()]).reshape(-1) > 0
-    sizes = np.diff(truth.indptr)
     hits = found.reshape(recommended.shape) & (recommended >= 0)
     return hits[sizes > 0], sizes[sizes > 0]
 

@@ -13,7 +13,7 @@ from skdp import _validation, base
 from skdp._inputs import GroupUnitMixin, feature_names, mapped
 from skdp._limits import DEVIATION, GRAM_FEATURES, MOST_DENSE
 from skdp.answer import Answer
-from skdp.data.blocks import scale_rows
+from skdp.data.blocks import canonical, scale_rows
 from skdp.data.integers import row_norms
 from skdp.data.units import GroupForm, groups_of
 from skdp.data.views import Mapped, RowScale, TargetScale
@@ -577,6 +577,7 @@ class LinearPredictor(NamedTuple):
 
     def __call__(self, X):
         """Predict clipped rows; those of another dtype than float32 in float64."""
+        X = canonical(X) if sp.issparse(X) else X
         X = X if X.dtype in _validation.FLOATS else X.astype(np.float64)
         if self.cut is not None:
             with np.errstate(over="ignore"):  # beyond the largest float32 nothing is cut

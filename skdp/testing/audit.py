@@ -22,6 +22,7 @@ from scipy.special import betaincinv, ndtri
 from sklearn import config_context
 
 from skdp._limits import WIDER
+from skdp._validation import check_count
 from skdp.privacy.accounting.losses import SketchMixture
 from skdp.testing._transcripts import (
     RecordedRelease,
@@ -279,7 +280,7 @@ def _integer_faults(transcript: Transcript) -> list[str]:
             continue
         steps = np.asarray(opening.value, np.longdouble) / opening.step
         steps = 2 * steps if opening.bound.symmetric else steps
-        above_noise = np.abs(steps) < 2.0**50
+        above_noise = np.abs(steps) < 2.0**46  # larger ones are rounded by more than the margin
         off = np.abs(steps - np.rint(steps))[above_noise]
         integers = np.asarray(opening.total).dtype == np.int64
         if not integers or np.any(off > 1e-2):
@@ -334,6 +335,8 @@ def transcript_audit(fit, pair: tuple[Any, Any], first=None) -> TranscriptReport
     faults = [*first.faults, *second.faults, *_integer_faults(first)]
     if len(first) != len(second):
         faults.append(f"{len(first)} releases, {len(second)} on the neighbour")
+    if not len(first):
+        faults.append("nothing passed the gate: what the fit returns was not audited")
     steps = [_step_audit(a, b) for a, b in zip(first, second, strict=False)]
     return TranscriptReport(merge_streams(steps, first), tuple(faults))
 
@@ -461,7 +464,7 @@ def audit(
         ``report.flagged`` is True with probability at most ``3 (1 - confidence)`` for a fit that
         is as private as it claims.
     """
-    run, alpha = as_fit(fit), 1 - confidence
+    run, alpha, n_runs = as_fit(fit), 1 - confidence, check_count("n_runs", n_runs, 2)
     spent = run(pair[0]).privacy_spent_
     low = _scores(run, pair[0], pair[1], n_runs, False)
     high = _scores(run, pair[1], pair[0], n_runs, True)

@@ -20,6 +20,7 @@ from skdp._limits import WIDER
 from skdp.privacy.gate.bounds import Bound, Bounded, gaussian_step, laplace_step
 from skdp.privacy.gate.session import CHOICE_BITS
 from skdp.testing._transcripts import change
+from skdp.units import ADJACENCIES
 
 # One matrix in several formats, the awkward ones among them, and the smallest blocks of rows.
 
@@ -393,13 +394,13 @@ def check_sensitivity(
     Parameters
     ----------
     make_query : callable
-        Data -> query object. The data are a matrix, or ``(X, groups)`` for unit "group".
+        Data -> query object. The data are a matrix, or what the neighbours of the unit are.
     release : str or callable
         Name of a method that returns a `Bounded`, or a function of the query and the public values.
     *public : object
         Public arguments of the method. Singular vectors of matrices are attacked.
     unit : str, default="row"
-        Privacy unit: "row", "group", "entry", "edge", "interaction", or a registered one.
+        Privacy unit: "row", or one whose neighbours `register_neighbours` has.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.
     shape : tuple of int, default=(7, 4)
@@ -409,7 +410,7 @@ def check_sensitivity(
     scale : float, default=1.0
         The public bound on one contribution (clip norm): rows of that size are interesting.
     entry_bounds : tuple of float, default=(-1, 1)
-        Bounds of one entry, for units "entry" and "edge".
+        Bounds of one entry, for neighbours that differ in one.
     formats : iterable of str
         Among "dense", "csr", "csr with duplicates" and "csr with explicit zeros"; taken in turn.
     budgets : iterable of float
@@ -441,6 +442,11 @@ def check_sensitivity(
     >>> 0.999 < report.ratio <= 1.0
     True
     """
+    if unit not in NEIGHBOURS or adjacency not in ADJACENCIES:
+        raise ValueError(
+            f"no neighbours for unit={unit!r} and adjacency={adjacency!r}. Units are "
+            f"{sorted(NEIGHBOURS)}, and others by register_neighbours; adjacencies {ADJACENCIES}."
+        )
     rng = np.random.default_rng(seed)
     attack = _Attack(make_query, release, public, tuple(budgets))
     turns = cycle(tuple(formats))
@@ -461,6 +467,8 @@ def check_sensitivity(
         tried.sort(key=lambda item: -item[2])
         _climb(attack, family, tried[:3], n_climb, rng)
     report = attack.report
+    if not report.ratios:
+        raise ValueError("no pair was tried: 'bases' or 'budgets' are empty (a used generator is).")
     if not report.ratio <= WIDER:
         raise AssertionError(f"a neighbour changes the release by more than is claimed: {report}")
     return report

@@ -336,8 +336,9 @@ def thinned_budget(budget: PrivacyBudget, behind: float, largest: float) -> dict
 
 
 def _whole(size: Any) -> Any:
-    """Convert floats such as 1e6 to int; return other values unchanged."""
-    return int(size) if isinstance(size, float) and size.is_integer() else size
+    """Convert floats such as 1e6, and integers of numpy, to int; return other values unchanged."""
+    whole = isinstance(size, np.integer) or (isinstance(size, float) and size.is_integer())
+    return int(size) if whole else size
 
 
 def _stated(name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -378,7 +379,7 @@ def check_entries(estimator: Any, nnz: Any, n: int, d: int) -> None:
 
 def check_share(name: str, signal: Any) -> float:
     """Return a share, or refuse it."""
-    if isinstance(signal, bool) or not 0 < signal <= 1:
+    if isinstance(signal, bool) or np.ndim(signal) or not 0 < signal <= 1:
         raise ValueError(f"'{name}' must be a fraction in (0, 1]. Got {signal!r} instead.")
     return float(signal)
 

@@ -165,7 +165,8 @@ def choose_one_shot(
     pure = estimator._checked_session(pure=estimator._offers_pure_dp())
     if pure.budget.exact:
         return other, f"{other}: there is no noise"
-    k, session, ends = estimator.n_components, estimator._checked_session(), [entries or Entries()]
+    k, session = int(estimator.n_components), estimator._checked_session()
+    ends = [entries or Entries()]
     products = _iterated_threshold(session, unit, k, n_answers)
     if not entries and not any(around()):
         ends += [Entries(0.25)] * unit.kind.symmetric

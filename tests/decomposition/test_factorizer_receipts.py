@@ -308,6 +308,7 @@ def test_other_contracts_are_refused_before_anything_is_opened(params):
 def test_too_few_shares_are_refused_before_they_are_closed():
     alone = shares(1)
     refuses(PrivacyError, "too little noise", secure, servers=alone)
+    refuses(ValueError, "a server comes twice", secure, servers=alone * 3)
     assert alone[0]._state.running is not None
     refuses(ValueError, "at least one server", secure, servers=[])
     half = {"matrix_shape": (10, 12), "data": DATA[:10]}

@@ -396,10 +396,14 @@ def test_local_reports_of_a_sketch_pay_its_exact_norm():
     assert part.values.shape == (10,)
     assert whole.noise_scale * mu_from_epsilon_delta(1.0, 1e-6) == pytest.approx(2.0, rel=1e-3)
     assert part.noise_scale == pytest.approx(2.0 * whole.noise_scale, rel=0.02)  # sqrt(40 / 10)
+    assert randomize_row(sp.coo_array(row), **options).values.shape == (40,)
     for unlike in ({"sketch_seed": 2}, {"epsilon": 2.0}):
         other = randomize_row(row, **{"sketch_size": 10, "sketch_seed": 1, **options} | unlike)
         refuses(ValueError, "cannot be mixed", LocalAggregator(1).add(part).add, other)
     refuses(ValueError, "cannot be mixed", LocalAggregator(1).add, [whole, part])
+    refuses(TypeError, "what randomize_row", LocalAggregator(1).add, [row])
+    refuses(ValueError, "'n_components' must be an int", LocalAggregator, 0.5)
+    refuses(ValueError, "NaN, and randomize_row takes", randomize_row, row * np.nan, **options)
     refuses(ValueError, "come together", randomize_row, row, sketch_size=10, **options)
     refuses(ValueError, "one row", randomize_row, np.ones((2, 3)), **options)
     for bad in (*({"clip_norm": norm} for norm in (0.0, math.inf, math.nan)),

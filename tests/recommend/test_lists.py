@@ -155,7 +155,14 @@ def test_places_without_an_item_are_no_hits():
 
 
 def test_lists_and_users_must_match():
-    refuses(ValueError, "each of 2 users", recall_at_n, np.zeros((3, 2), int), np.eye(2))
+    for wrong in (np.zeros((3, 2), int), np.zeros((2, 2)), np.full((2, 2), 2)):
+        refuses(ValueError, "numbers below 2 for each of 2 users", recall_at_n, wrong, np.eye(2))
+
+
+def test_an_item_that_is_named_twice_is_recommended_once():
+    model = DPRecommender()
+    model.n_features_in_ = 4
+    assert model._checked_items([3, 1, 1]).tolist() == [1, 3]
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy.special import ndtri
+from sklearn.decomposition import PCA
 
 from skdp import DPPCA
 from skdp.privacy.gate import session as gate
@@ -137,6 +138,22 @@ def test_pure_and_range_losses():
     assert report.steps[0].ratio == pytest.approx(1.0, rel=1e-6)
     with pytest.raises(AssertionError, match="more than the receipt"):
         transcript_audit(lambda d: choosing(d, 0.9), (one, far)).check()
+
+
+def test_large_sums_in_53_bits_are_no_faults():
+    def large(data):
+        s = session()
+        s.release(integers(data), 1.0)
+        return Result(s)
+
+    data = np.geomspace(1e5, 4e6, 50)
+    assert transcript_audit(large, (data, data)).check().ratio == 0.0
+
+
+def test_a_fit_beside_the_gate_does_not_pass():
+    report = transcript_audit(PCA(1), (np.eye(3), np.eye(4, 3)))
+    refuses(AssertionError, "nothing passed the gate", report.check)
+    refuses(ValueError, "'n_runs' must be an int of at least 2", audit, DPPCA(1), (1, 2), 1)
 
 
 def test_more_releases_on_the_neighbour_are_a_fault():

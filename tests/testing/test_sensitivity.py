@@ -1,5 +1,7 @@
 """The sensitivity fuzz: tight on right code, loud on planted bugs."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -9,6 +11,7 @@ from skdp.queries.rows import RowQuery
 from skdp.testing import check_charge_before_read, check_sensitivity
 from skdp.testing.sensitivity import FORMATS, NEIGHBOURS
 from tools.fit_checks import check_order_invariance
+from tools.outcomes import refuses
 
 X = np.random.default_rng(0).standard_normal((200, 4))
 STEP = 2.0**-30
@@ -61,6 +64,16 @@ def test_a_release_of_nothing_moves_by_nothing():
     toy = {"max_starts": 20, "n_climb": 0}
     report = check_sensitivity(lambda A: Toy(A, 1.0, lambda A: np.zeros(0)), "release", **toy)
     assert report.ratio == 0.0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"unit": "rows"}, {"adjacency": "replace_one"}, {"bases": ()}, {"budgets": ()}],
+    ids=str,
+)
+def test_nothing_passes_because_nothing_was_tried(options):
+    query = partial(RowQuery, clip_norm=1.0, adjacency="add_remove")
+    refuses(ValueError, "no pair|no neighbours", check_sensitivity, query, "gram", **options)
 
 
 def test_every_registered_unit_is_tested():

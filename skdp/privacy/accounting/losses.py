@@ -27,7 +27,7 @@ from scipy.special import (
     ndtr,
 )
 
-from skdp._limits import WIDER, FloatArray
+from skdp._limits import ROUNDING, WIDER, FloatArray
 
 # The curve delta(epsilon) of Gaussian DP, and roots of curves rounded to the safe side.
 
@@ -552,7 +552,12 @@ def _pure_atoms(values: Sequence[float]) -> Atoms:
         ways = gammaln(count + 1.0) - gammaln(ups + 1.0) - gammaln(count - ups + 1.0)
         mass = np.exp(ways + ups * log_expit(value) + (count - ups) * log_expit(-value))
         atoms = _convolve(atoms, (value * (2.0 * ups - count), mass))
-    return atoms
+    if (n := len(values)) < 2:
+        return atoms
+    # Sums of losses round, and logarithms of chances: upwards here, and not beyond the largest.
+    (loss, mass), total, unit = atoms, math.fsum(values), 8 * ROUNDING
+    most = max(total, float(loss.max()))
+    return np.minimum(loss + unit * total, most), mass * (1 + unit * n * math.log(n))
 
 
 def _mean_curve(mu: float, atoms: Atoms, epsilon: float) -> float:

@@ -221,6 +221,17 @@ def test_pure_composition_is_the_enumerated_one(values):
     assert delta_from_losses([("pure", v) for v in values], sum(values) + 1e-12) == 0.0
 
 
+@pytest.mark.parametrize("epsilon", [1.5, 3.5])
+def test_pure_composition_rounds_upwards(epsilon):
+    with mpmath.workdps(40):
+        n, value, exact = 100, mpmath.mpf(0.1), mpmath.mpf(0)
+        chance = 1 / (1 + mpmath.exp(-value))
+        for ups in range(math.floor((epsilon / value + n) / 2) + 1, n + 1):
+            mass = mpmath.binomial(n, ups) * chance**ups * (1 - chance) ** (n - ups)
+            exact -= mass * mpmath.expm1(epsilon - value * (2 * ups - n))
+        assert exact < delta_from_losses([("pure", 0.1)] * n, epsilon) < exact * (1 + 1e-12)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("mu", [0.1, 0.7, 2.0])
 @pytest.mark.parametrize("pure", [0.05, 0.5, 2.0])
