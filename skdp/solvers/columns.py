@@ -362,9 +362,9 @@ def _scales_about(
         shared = n, noise / weight, enough
         reach = min(max(n / enough, 1.0), FAR) * spread[at]
         located = found[at] & (placed[at] | ~off[at] & (medians.near[at] <= reach))
-        where = center[at], spread[at], found[at]
-        others = deviation[at], medians.within[at], filled[at], located
-        out.append(Columns(*where, *shared, placed[at], *others))
+        others = placed[at], deviation[at], medians.within[at], filled[at]
+        columns = Columns(center[at], spread[at], found[at], *shared, *others)
+        out.append(columns._replace(located=located))
     return out
 
 
