@@ -359,11 +359,11 @@ def _scales_about(
             guesses = np.maximum(alike[not_found[at]], SMALLEST)
             alike[not_found[at]] = np.exp(np.median(np.log(guesses)))
         enough = likelihood.enough(weight)
-        shared = n, noise / weight, enough
-        reach = min(max(n / enough, 1.0), FAR) * spread[at]
-        located = found[at] & (placed[at] | ~off[at] & (medians.near[at] <= reach))
-        others = placed[at], deviation[at], medians.within[at], filled[at]
-        columns = Columns(center[at], spread[at], found[at], *shared, *others)
+        widest = min(max(n / enough, 1.0), FAR) * spread[at]
+        located = found[at] & (placed[at] | ~off[at] & (medians.near[at] <= widest))
+        scale, facts = (spread[at], found[at]), (n, noise / weight, enough)
+        others = deviation[at], medians.within[at], filled[at]
+        columns = Columns(center[at], *scale, *facts, placed[at], *others)
         out.append(columns._replace(located=located))
     return out
 
