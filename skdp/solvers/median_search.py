@@ -26,8 +26,8 @@ from skdp.answer import Answer
 
 
 IntArray = NDArray[np.intp]
-_FARTHEST = 46  # log2 bins: a median of 1e-12 or 1e12, and a little more
-_POWERS = np.ldexp(1.0, np.arange(-_FARTHEST, _FARTHEST + 1))
+_BINS = (-46, 63)  # log2: a median of 1e-12, or of 1e18 as times in nanoseconds have
+_POWERS = np.ldexp(1.0, np.arange(_BINS[0], _BINS[1] + 1))
 QUESTIONS = math.ceil(math.log2(len(_POWERS)))  # rank queries that a bisection of the grid takes
 _NEAR = 2  # log2 bins that the middle half of the posterior spans at most if a median was found
 _SCATTER = (0.5, 2.0, 6.0)  # prior scales of columns about their common scale, in log2 bins
@@ -131,8 +131,8 @@ class Likelihood:
         self.highest = np.where(where, before.highest, 0.0)
 
     def exclude(self, low: FloatArray) -> None:
-        """Make the cells that lie below the step `low` from the middle nearly impossible."""
-        steps = self._cells - self.points.shape[1] // 2
+        """Make the cells that lie below the log2 bin `low` nearly impossible."""
+        steps = self._cells + _BINS[0]
         self._possible = np.where(steps < low[:, None], NEGLIGIBLE, 1.0)
         self._update()
 
@@ -195,7 +195,7 @@ def roundest(low: FloatArray, high: FloatArray) -> FloatArray:
 
 def log2_bins(unit: FloatArray, kinds: Sequence[int] = (1,)) -> Likelihood:
     """Return the search over powers of two times `unit`; half of the prior lies near the unit."""
-    mild = np.exp(-np.abs(np.arange(-_FARTHEST, _FARTHEST + 2) - 0.5) / _SCATTER[-1])
+    mild = np.exp(-np.abs(np.arange(_BINS[0], _BINS[1] + 2) - 0.5) / _SCATTER[-1])
     prior = 0.5 * mild / mild.sum() + 0.5 / len(mild)
     return Likelihood(unit[:, None] * _POWERS, prior, kinds)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdp._limits import CLEAR, FloatArray
+from skdp._limits import CLEAR, NEGLIGIBLE, FloatArray
 from skdp.data.factorisations import times_powers
 from skdp.solvers.linalg import signal_share
 from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, UserBatch, softmax, unit
@@ -379,7 +379,8 @@ class HeadNorms(Message):
         """Return the norms."""
         values = self.heads.small(batch)[:, : -self.heads.model.intercept.size]
         sizes = np.sqrt((values * values).sum(axis=1))
-        return np.where(np.isfinite(sizes), sizes, np.inf)
+        sizes = np.where(np.isfinite(sizes), sizes, np.inf)
+        return np.where(sizes > NEGLIGIBLE, sizes, 0.0)  # what is rounding does not count
 
     def asked(self, users: Any) -> Any:
         """Return what ranks public thresholds among the numbers."""

@@ -78,6 +78,14 @@ def test_columns_are_found_however_far_from_zero(distance, rng):
     assert found.placed.all()  # or targets there would have no model
 
 
+def test_times_in_nanoseconds_are_found(rng):
+    """Since 1970, as pandas stores them: at 1e18, where a sixtieth of that is a year."""
+    X = 1.65e18 + 3e16 * rng.standard_normal((2000, 2))
+    found = find_columns(Entries(X, 12.0, rng), 2, 1.0, None)
+    assert found.placed.all() and np.all(np.abs(found.center - 1.65e18) < 2e16)
+    assert np.all(np.abs(np.log2(found.deviation / 3e16)) < 1)
+
+
 @pytest.mark.parametrize("part", [0.01, 0.25])
 def test_a_median_beyond_what_was_searched_is_not_seen(part, rng):
     """As if noise had cut the first range short: a search that goes on looks farther."""

@@ -91,12 +91,15 @@ def test_the_number_of_questions_is_fixed():
         assert 0 < level < math.inf and needed > 0
 
 
-def test_without_noise_and_with_a_guess(rng):
-    numbers = np.full((1, 1), 3e7)
-    for near in (1.0, 1e6):
-        level, found, _ = find_scale(Ranks(numbers, 1e6, rng), 1.0, near=near)
-        assert found
-        assert 0.75 < level / 3e7 < 1.34  # half of a log2 bin is left, and its middle is taken
+@pytest.mark.parametrize(
+    ("bins", "most"), [(range(-10, 10), 0.15), (range(-20, 39), 0.53), (range(-43, 63), 0.85)]
+)
+def test_without_noise_and_with_a_guess(bins, most, rng):
+    """Near the guess half of a log2 bin is left, and its middle is taken; far from it one or two."""
+    for b in bins:
+        numbers = Ranks(np.full((1, 1), 3e7 * 2.0**b), 1e6, rng)
+        level, found, _ = find_scale(numbers, 1.0, near=3e7)
+        assert found and abs(math.log2(level / 3e7) - b) < most
 
 
 @pytest.mark.thorough
