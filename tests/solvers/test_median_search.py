@@ -95,7 +95,7 @@ def test_the_number_of_questions_is_fixed():
     ("bins", "most"), [(range(-10, 10), 0.15), (range(-20, 39), 0.53), (range(-43, 63), 0.85)]
 )
 def test_without_noise_and_with_a_guess(bins, most, rng):
-    """Near the guess half of a log2 bin is left, and its middle is taken; far from it one or two."""
+    """Near the guess half of a log2 bin is left, and its middle is taken; farther off, two."""
     for b in bins:
         numbers = Ranks(np.full((1, 1), 3e7 * 2.0**b), 1e6, rng)
         level, found, _ = find_scale(numbers, 1.0, near=3e7)
