@@ -151,7 +151,7 @@ def test_only_sums_of_integers_come_home(name, totals):
     counts = {(), (2,)}  # numbers of rows, and of rows on both sides of a threshold
     # Entries of columns in the cells of a public grid, counted once for all questions: log2 bins,
     # places, and parts of what these leave likely, at a few multiples or alone.
-    columns = {(columns, cells) for columns in (1, D, D + 1) for cells in (95, 67, 131, 66)}
+    columns = {(columns, cells) for columns in (1, D, D + 1) for cells in (112, 67, 131, 66)}
     # Two limbs, and the intercept's; and those of predictions, targets and 1.
     sums_of_records = {(2 * D + 1,), (2, 3, 3)}
     allowed = {opening.bound.shape for opening in transcript} | counts | columns | sums_of_records

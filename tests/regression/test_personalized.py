@@ -98,7 +98,7 @@ def seeded(cls=DPPersonalizedRegressor, data=SMALL.all, groups=True, **params):
     ("n", "seeds", "intercept", "bound", "beside_alone"),
     [
         (50, 15, True, 2.0, 1.15),
-        (200, 5, True, 2.0, 0.9), (300, 7, True, 0.30, 0.5),
+        (200, 15, True, 2.0, 0.8), (300, 7, True, 0.30, 0.5),
         (1000, 9, True, 0.070, 0.11),
         (3000, 1, True, 0.065, 0.1),
         (300, 7, False, 0.22, 0.4),

@@ -168,7 +168,7 @@ def test_public_bounds_of_targets_that_few_records_do_not_show_hold_their_mean(q
     """A model within bounds far wider than the targets was worse than any constant in them."""
     X, Y = rng.standard_normal((73, 6)), 10 + rng.standard_normal((73, q))
     model, alone, off = DPRidge(epsilon=0.5, target_bounds=(2, 20)), 0, []
-    for seed in range(15):
+    for seed in range(60):
         with seeded_entropy(seed):
             said = " ".join(messages_of(model.fit, X, Y))
         if "are one released number" in said:
@@ -176,7 +176,7 @@ def test_public_bounds_of_targets_that_few_records_do_not_show_hold_their_mean(q
             assert not model.coef_.any() and np.abs(np.subtract(model.intercept_, 11)).max() < 9
             assert np.array_equal(model.target_bounds_, [[2.0] * q, [20.0] * q])
         off.append(math.sqrt(np.mean((model.predict(X) - Y.mean(axis=0).squeeze()) ** 2)))
-    assert alone >= 10 and np.median(off) < 1.2 and max(off) < 3
+    assert alone >= 40 and np.median(off) < 1.2 and np.quantile(off, 0.9) < 2 and max(off) < 4
 
 
 @pytest.mark.thorough

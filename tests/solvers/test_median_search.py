@@ -56,17 +56,17 @@ def test_scales_are_found_or_doubt_is_shown(kind):
     The chance of one such search is below 1%.
     """
     rng, sure_and_wrong = np.random.default_rng(0), 0
-    for n in (50, 200, 1000, ENOUGH[kind]):
+    for n, tries in ((50, 60), (200, 60), (1000, 60), (ENOUGH[kind], 240)):
         doubts = 0
-        for _ in range(60):
+        for _ in range(tries):
             numbers = ROWS[kind](n, rng) * 2.0 ** rng.uniform(-40, 40)
             kept = numbers[numbers > 0]
             level, found, *_ = find_scale(Ranks(numbers[:, None], MU, rng), 1.0)
             off = math.log2(level / np.median(kept)) - 0.5 if kept.size else 0.0
             sure_and_wrong += bool(found) and abs(off) > 3
             doubts += not found
-    assert doubts <= 6  # at the last size, where the signal suffices
-    assert sure_and_wrong <= 10  # 1% of 240, and 5 deviations
+    assert doubts <= 24  # of 240 at the last size, where the signal suffices
+    assert sure_and_wrong <= 10  # of 420
 
 
 @pytest.mark.thorough
