@@ -272,7 +272,8 @@ def _medians(
         # about 0 that was not found is the posterior median.
         clear = np.minimum(-first.lowest, first.highest) > 4 * CLEAR
         within = np.where(clear, first.high_end(_UPPER), first.high_end(0.75))
-        within = np.where(first.found(), within, first.high_end(0.5))
+        seen = first.found() | (first.faintest > 2 * CLEAR)  # all ranks may be of one sign
+        within = np.where(seen, within, first.high_end(0.5))
     grid = _search(steps(within), ask.grid, "near", unit)
     for n_left in (2, 1, 0):
         grid = _search(grid.zoomed(), ask.grid, "nearer", unit)

@@ -78,12 +78,19 @@ def test_columns_are_found_however_far_from_zero(distance, rng):
     assert found.placed.all()  # or targets there would have no model
 
 
-def test_times_in_nanoseconds_are_found(rng):
-    """Since 1970, as pandas stores them: at 1e18, where a sixtieth of that is a year."""
-    X = 1.65e18 + 3e16 * rng.standard_normal((2000, 2))
-    found = find_columns(Entries(X, 12.0, rng), 2, 1.0, None)
-    assert found.placed.all() and np.all(np.abs(found.center - 1.65e18) < 2e16)
-    assert np.all(np.abs(np.log2(found.deviation / 3e16)) < 1)
+@pytest.mark.parametrize("unit", [1.0, 1e3, 1e6, 1e9])
+def test_times_since_1970_are_found_beside_other_columns(unit):
+    """Up to nanoseconds, as pandas stores them: then all questions may lie below the median."""
+
+    def table(rng):
+        n, normal = 4500, rng.standard_normal((4500, 4))
+        rare, dummy = (rng.random(n) < 0.1) * rng.exponential(5, n), rng.random(n) < 0.3
+        others = 1e5 + normal[:, 1], rng.integers(1990, 2021, n), np.exp(1.5 * normal[:, 2])
+        times = unit * 1e7 * (165 + 3 * normal[:, 3])
+        return np.column_stack([normal[:, 0], dummy, rare, *others, times])
+
+    for X, found in searched(table, 12.0, 5):
+        assert found.placed[6] and abs(np.log2(found.deviation[6] / X[:, 6].std())) < 1
 
 
 @pytest.mark.parametrize("part", [0.01, 0.25])
