@@ -66,7 +66,10 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         """Return what the search protects, if each part of each candidate protects the same."""
         meaning = self._meaning(fit_params)
         if scored_unit(meaning[0]).of_groups and fit_params.get("groups") is None:
-            raise ValueError("a search scores groups: pass 'groups' to fit, not a 'group_column'.")
+            raise ValueError(
+                f"{type(self).__name__} scores groups, and needs them apart from X: leave out "
+                "'group_column' and this column of X, and pass 'groups' to fit."
+            )
         for params in candidates:  # all of them: the candidates that run are drawn later
             for part in dp_parts(candidate_of(self.estimator, params)):
                 unit, adjacency = meaning_of(part, with_groups="groups" in fit_params)

@@ -453,7 +453,7 @@ def test_what_a_fitted_object_holds_is_said_by_one_attribute():
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:.*too few|.*predicts without users:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*too few:UserWarning")
 def test_the_best_model_of_a_search_says_what_it_holds():
     X, y, users = users_first()
     search = DPGridSearchCV(

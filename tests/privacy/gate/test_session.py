@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from skdp import PrivacyLedger
-from skdp.exceptions import BudgetExceededError, PrivacyError
+from skdp.exceptions import HELD, BudgetExceededError, PrivacyError, warn_caller
 from skdp.privacy.accounting.losses import Loss, SketchMixture, delta_from_losses
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacyReport
 from skdp.privacy.gate import session as gate
@@ -477,6 +477,16 @@ def test_warnings_are_away_until_the_last_has_read():
         assert not told
         warnings.warn("public", stacklevel=1)
     assert [str(warning.message) for warning in told] == ["public"]
+
+
+def test_a_search_publishes_no_warning_of_single_rows():
+    held = []
+    HELD.set(held)
+    with gate.no_warnings():
+        warn_caller("row 7 is 3.1", UserWarning)
+    warn_caller("public", UserWarning)
+    HELD.set(None)
+    assert held == [("public", UserWarning)]
 
 
 def test_an_interrupt_at_the_end_of_a_read_leaves_warnings_as_they_were(monkeypatch):
