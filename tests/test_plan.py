@@ -336,6 +336,7 @@ MESSAGES = [
     (skdp.DPPCA(epsilon=-1), (10, 5), {}, "'epsilon'"),
     (skdp.DPTraceRegressor(), (100,), {}, "set 'matrix_shape'"),
     (skdp.DPTraceRegressor(matrix_shape=(3, 3)), (100, 10), {}, "does not fit matrix_shape"),
+    (skdp.DPTraceRegressor(matrix_shape=(3000, 1100)), (9000,), {}, "nnz=1"),
     (skdp.DPSpectralEmbedding(), (10, 9), {}, "as many features as nodes"),
     (skdp.DPTruncatedSVD(privacy_unit="edge"), (2, 5), {}, "needs a square symmetric matrix"),
     (skdp.DPLowRankFactorizer(matrix_shape=(5, 5)), (5, 6), {}, "must have the shape"),
