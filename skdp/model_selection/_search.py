@@ -160,10 +160,11 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         if not (isinstance(scorer, PrivateScorer) and scorer.suits(self.estimator)):
             raise ValueError(
                 f"{type(self).__name__} has no private score for this estimator with "
-                f"scoring={self.scoring!r}. For a regressor set public 'target_bounds', or pass "
-                "scoring=make_private_scorer('squared_error', (0, largest)) with a public bound "
-                "'largest'. 'accuracy' is for classifiers alone. Losses of predictions need "
-                "'predict'; losses of projections need 'inverse_transform' of every step."
+                f"scoring={self.scoring!r}. For a regressor set public 'target_bounds' and no "
+                "'scoring', or scoring=make_private_scorer('squared_error', (0, largest)) with a "
+                "public bound 'largest'. 'accuracy' is for classifiers alone. Losses of "
+                "predictions need 'predict'; losses of projections need 'inverse_transform' of "
+                "every step."
             )
         if any(part.random_state is not None for part in dp_parts(self.estimator)):
             raise ValueError(
