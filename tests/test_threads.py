@@ -48,7 +48,7 @@ def test_overlaps_leave_as_many_as_there_were():
     assert blas_threads() == {2}
 
 
-def test_an_error_lets_go():
+def test_an_error_restores_the_threads():
     with pytest.raises(RuntimeError), one_blas_thread():
         raise RuntimeError
     assert blas_threads() == {2}

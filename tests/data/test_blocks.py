@@ -150,7 +150,7 @@ def test_values_count_up_to_their_cap():
 # -- what is kept for units between passes: within a public limit, and without a trace in results --
 
 
-def test_what_does_not_fit_is_made_again(monkeypatch):
+def test_arrays_that_do_not_fit_the_cache_are_computed_again(monkeypatch):
     monkeypatch.setattr(views, "MEMORY", 100)
     made = []
 
@@ -182,7 +182,7 @@ def messages(query):
 
 @pytest.mark.parametrize("m", [3, 9])
 @pytest.mark.parametrize("kind", ["numbers", "dummies", "one hash"])
-def test_no_bit_depends_on_what_is_kept(m, kind, monkeypatch, rng):
+def test_no_bit_depends_on_the_cache(m, kind, monkeypatch, rng):
     """Users with fewer rows than features, and with more; in any order, on threads.
 
     Sums of dummies are alike, and may be of -0; who knows the hash makes rows that share one.
@@ -206,7 +206,7 @@ def test_no_bit_depends_on_what_is_kept(m, kind, monkeypatch, rng):
     assert all(answer.any() for answer in found[0])
 
 
-def test_what_one_user_makes_alone_is_not_kept_for_those_beside_it(rng):
+def test_the_cache_of_one_user_is_not_used_for_others(rng):
     """A batch has the key of its first user: its own company, and nobody's else."""
     X, y = rng.standard_normal((18, 2)), rng.standard_normal((18, 1))
     rows = UserRows(X, y, np.repeat(np.arange(6), 3), True)

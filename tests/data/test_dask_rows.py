@@ -142,7 +142,7 @@ def totals(monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("name", FITS)
-def test_only_sums_of_integers_come_home(name, totals):
+def test_only_sums_of_integers_reach_the_driver(name, totals):
     model, y = FITS[name]
     with record_transcript() as transcript:
         model.fit(unknown(X), *map(unknown, y))
@@ -167,7 +167,7 @@ def test_only_sums_of_integers_come_home(name, totals):
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_what_travels_holds_no_rows_and_no_targets(monkeypatch):
+def test_messages_to_workers_hold_no_rows_and_no_targets(monkeypatch):
     """A function that carried its query would carry the graph of all blocks."""
     import cloudpickle
 
@@ -297,7 +297,7 @@ def killing(flag):
 
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
-def test_a_killed_worker_costs_time_and_no_release(cluster, tmp_path):
+def test_a_killed_worker_causes_no_second_release(cluster, tmp_path):
     model = skdp.DPPCA(2, svd_solver="power", clip_norm=9.0)
     expected = fitted(model, X)
     with record_transcript() as transcript:
@@ -327,7 +327,7 @@ LOSSES = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("what", LOSSES)
-def test_what_all_workers_lost_is_sent_again(what, monkeypatch):
+def test_data_that_all_workers_lost_are_sent_again(what, monkeypatch):
     """The public matrix of a step cannot be computed again by Dask: the step is, before noise."""
     model, y, lost_at, error = LOSSES[what]
     true, persist, calls, made = dask.compute, dask.persist, [], []
@@ -425,7 +425,7 @@ def labels_with(place, label, kind=object):
      (labels_with(7, np.nan, float), PrivacyError, "withheld")],
     ids=["in two blocks", "the number 7 here and its digit there", "missing"],
 )  # fmt: skip
-def test_bad_labels_are_refused_and_none_comes_home(labels, error, message, totals):
+def test_bad_labels_are_refused_and_none_reaches_the_driver(labels, error, message, totals):
     with pytest.raises(error, match=message) as raised:
         skdp.DPPersonalizedRegressor(2).fit(lazy(X), lazy(Y), groups=lazy(labels))
     assert "ann" not in str(raised.value)

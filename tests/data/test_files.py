@@ -98,7 +98,7 @@ def test_columns_are_checked_as_for_arrays(npy, tmp_path):
 
 
 @pytest.mark.parametrize("unit", ["interaction", "entry", "frobenius"])
-def test_other_units_ask_for_x_in_memory(unit, npy):
+def test_other_units_need_x_in_memory(unit, npy):
     refuses(ValueError, "in memory", skdp.DPTruncatedSVD(2, privacy_unit=unit).fit, npy)
 
 
@@ -130,7 +130,7 @@ CLIPPED = {"clip_norm": 1.0, "epsilon": 8.0, "privacy_unit": "group"}
     (skdp.DPPCA(1, **CLIPPED), None), (skdp.DPRidge(target_bounds=(-30.0, 30.0), **CLIPPED), Y),
     (USERS["regressor"][0], Y), USERS["classifier"],
 ], ids=["pca", "ridge", "regressor", "classifier"])  # fmt: skip
-def test_a_person_in_a_file_of_many_chunks_is_one(model, y, npy, monkeypatch):
+def test_a_person_in_many_chunks_of_a_file_is_one_unit(model, y, npy, monkeypatch):
     """Files of rows are cut into ranges: a person in two of them would count twice."""
     expected = fitted(model, X, y, groups=GROUPS)
     monkeypatch.setattr(stored_rows, "BLOCK", 4 * D)  # four rows: persons have six

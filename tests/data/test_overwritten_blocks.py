@@ -62,7 +62,7 @@ def outcome(estimator, rows, **options):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("estimator", DECOMPOSITIONS, ids=repr)
-def test_a_fit_does_not_hold_what_a_source_overwrites(estimator, sparse):
+def test_a_fit_keeps_no_array_that_a_source_overwrites(estimator, sparse):
     rows = sp.csr_array(np.where(X > 1, X, 0.0)) if sparse else X
     if sparse and isinstance(estimator, DPStandardScaler):
         estimator = DPStandardScaler(with_mean=False, random_state=0)

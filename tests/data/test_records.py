@@ -233,7 +233,7 @@ MAPS = {
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_what_is_made_of_blocks_stays_lazy(name, npy, mapped):
+def test_results_of_dask_blocks_stay_lazy(name, npy, mapped):
     model, y, method = MAPS[name]
     method = getattr(clone(model).fit(X, y), method)
     expected = method(X)
@@ -295,7 +295,7 @@ def test_too_many_records_are_refused_when_they_can_be_counted(monkeypatch):
 # -- what comes home, and what is said -------------------------------------------------
 
 
-def test_targets_in_memory_are_cut_to_their_tasks():
+def test_targets_in_memory_are_split_between_tasks():
     """A task has the targets of its own block, sealed."""
     records = Placed(DaskRows(lazy(X)), {"y": Y}).joined(RecordForm(np.asarray, 2))
     slices = [pair[1] for pair in records._parts]
@@ -413,7 +413,7 @@ def test_a_factorizer_reads_files_and_maps(name, method, npy, npz, mapped, monke
     assert_same_bits(sparse, fitted(model, npz))
 
 
-def test_what_needs_memory_says_the_remedy(npy):
+def test_fits_that_need_arrays_in_memory_state_the_remedy(npy):
     row = {"privacy_unit": "row", "adjacency": "zero_out"}
     for rows in (lazy(X), DaskRows(npy), Table([X])):
         refuses(ValueError, "partial_fit with each block", DPLowRankFactorizer(2, **row).fit, rows)

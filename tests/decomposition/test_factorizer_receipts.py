@@ -234,7 +234,7 @@ def test_states_of_overlapping_rows_count_together(start, states):
 @pytest.mark.parametrize(
     "first", [server, lambda **rows: coordinator(**rows).merge(server(**rows))]
 )
-def test_a_second_release_tells_of_the_first(first):
+def test_a_second_release_adds_up_with_the_first(first):
     """Of its own state, and of a merged one; what is merged again counts once."""
     model, message = first(**ROWS).release(), server(**ROWS).state_message()
     one, lines = model.privacy_spent_.mu, len(model.releases_)

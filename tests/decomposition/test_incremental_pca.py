@@ -194,7 +194,7 @@ def test_a_start_goes_by_the_released_number_of_rows():
 
 
 @pytest.mark.parametrize("kwargs", [{"center": "none"}, {"center": np.ones(5)}, {"clip_norm": 9.0}])
-def test_where_a_centre_or_a_level_is_given_no_start_is_looked_for(kwargs):
+def test_a_given_centre_or_clip_norm_needs_no_start_search(kwargs):
     names = shares_of(DPIncrementalPCA(1, epsilon=2.0, **kwargs).partial_fit(NEAR)).keys()
     assert "row_sum" not in names
     assert "start" not in _incremental_pca.default_shares(5, True, False, 9.0)

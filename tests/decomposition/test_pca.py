@@ -79,7 +79,7 @@ def test_automatic_clip_norm():
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("n", [20, 150])
-def test_a_scale_that_does_not_show_is_said(n):
+def test_a_scale_that_is_not_found_warns(n):
     rows = np.random.default_rng(1).standard_normal((n, 4)) * 1e9
     with pytest.warns(UtilityWarning, match=r"scale of the rows, and used a guess. About \d+"):
         pca = DPPCA(2, epsilon=0.3).fit(rows)
@@ -348,7 +348,7 @@ def test_a_small_spectrum_below_its_noise_is_zero_and_said(n, below, rng):
     assert abs(below) <= 0.25
 
 
-def test_who_learns_nothing_hears_of_the_bounds_that_were_given():
+def test_a_fit_that_learns_nothing_warns_about_the_given_bounds():
     X = np.random.default_rng(0).standard_normal((3000, 5))
     said = "Also check 'clip_norm': bounds far too small or too large hide the data"
     with pytest.warns(NoSignalWarning, match=said):

@@ -439,7 +439,7 @@ def test_every_flipped_bit_of_a_delivery_is_refused():
     scene.client.handle(message)
 
 
-def test_cut_and_foreign_bytes_are_refused(rng):
+def test_truncated_and_unknown_bytes_are_refused(rng):
     for stage in ASKED:
         scene = Scene(stage, n_dropouts=0)  # a list that lacks a record is not accepted either
         message = scene.messages[0]
@@ -457,7 +457,7 @@ def test_cut_and_foreign_bytes_are_refused(rng):
         scene.client.handle(message)
 
 
-def test_shares_for_somebody_else_are_refused():
+def test_shares_for_another_client_are_refused():
     scene = Scene(Kind.DELIVERY)
     mine, other = scene.rows(), scene.rows(1)
     for swap in ({2: other[2]}, {2: mine[3], 3: mine[2]}):
@@ -492,7 +492,7 @@ def test_keys_of_low_order_are_refused():
     refuse(scene.client, scene.messages[0], "not valid")  # no mask with a key of the server
 
 
-def test_clients_that_were_asked_different_things_do_not_add_up():
+def test_sums_over_different_questions_stay_masked():
     """The question is bound into the masks: answers to two questions stay masked."""
     scene = Scene(Kind.OPEN)
     header, body = wire.unpack_message(scene.messages[0])

@@ -92,7 +92,7 @@ def is_connected(graph, nodes):
 
 
 @pytest.mark.parametrize(("n", "degree"), [(9, 4), (10, 6), (11, 2), (7, 6), (8, 7), (2, 1)])
-def test_no_colluders_and_drop_outs_cut_the_graph(n, degree):
+def test_colluders_and_drop_outs_never_disconnect_the_graph(n, degree):
     """k >= T + F + 1: whichever T + F clients are taken out, the others stay connected."""
     graph = circulant(n, degree, b"run")
     for node, row in enumerate(graph.neighbours):

@@ -381,7 +381,7 @@ def test_a_fit_is_charged_to_an_open_ledger():
     assert server.privacy_spent_.losses == (server.releases_[0].loss,)  # of what was given up
 
 
-def test_a_client_charges_the_ledgers_of_its_house():
+def test_a_client_charges_its_own_ledgers():
     """Its whole budget, once, where its rows are: when it is made, or before it answers."""
     small = [people(5, seed) for seed in range(S)]
     houses = [PrivacyLedger(mu=1.0) for _ in range(3)]

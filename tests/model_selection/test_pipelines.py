@@ -279,7 +279,7 @@ def test_a_step_may_be_vouched_for():
         (make_pipeline(Normalizer(), DPRidge()), "at least two rows"),
     ],
 )
-def test_what_is_taken_on_trust_is_said(pipe, text):
+def test_assumptions_of_the_caller_are_reported(pipe, text):
     report = check_pipeline(pipe)
     assert report.ok
     assert text in report.assumptions[0]

@@ -323,7 +323,7 @@ def test_a_line_holds_for_the_class_itself_and_the_named_parameters():
 
 
 @pytest.mark.parametrize("line", _proven.TABLE, ids=lambda line: line.step.__name__)
-def test_a_parameter_that_nobody_thought_of_is_not_verified(line, monkeypatch):
+def test_an_unknown_parameter_is_not_verified(line, monkeypatch):
     """Of a later version of scikit-learn, for instance."""
     step = clone(next(step for step in TRIED if type(step) is line.step))
     assert set(line.allowed) <= set(step.get_params(deep=False))

@@ -352,7 +352,7 @@ def test_the_number_of_runs_and_their_candidates_are_drawn(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_nobody_hears_what_the_libraries_of_a_run_say():
+def test_warnings_of_libraries_in_a_run_are_not_shown():
     class Loud(DPPCA):
         def fit(self, X, y=None):
             warnings.warn("of a row", RuntimeWarning, stacklevel=1)

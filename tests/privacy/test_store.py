@@ -171,7 +171,7 @@ def test_a_step_returns_after_its_commit_and_its_marker(user, path):
 
 
 @pytest.mark.parametrize("struck", ["write", "sync", "COMMIT"])
-def test_nothing_is_told_of_what_could_not_be_made_durable(user, path, struck):
+def test_a_release_that_could_not_be_stored_is_not_published(user, path, struck):
     """A full disk: nobody knows how much was written, and who opens the file anew finds out."""
     this = user(path)
     told = [this.step()]
@@ -397,7 +397,7 @@ def test_files_are_secret(user, path):
 # -- locks ----------------------------------------------------------------------------------------
 
 
-def test_a_place_without_locks_is_told_at_once(user, path, monkeypatch):
+def test_a_folder_without_locks_raises_at_once(user, path, monkeypatch):
     """To wait for a holder would not help, and to say that there is one is not true."""
 
     def refused(*_):

@@ -340,7 +340,7 @@ def test_entries_of_any_size_are_inside_the_guarantee(name, scale):
 
 
 @pytest.mark.parametrize("name", ["entry_change", *NAMES])
-def test_a_change_is_seen_whole_beside_huge_entries(name):
+def test_a_change_is_exact_next_to_huge_entries(name):
     """The largest entries that can change still do, and the bound is attained there."""
     X = np.full((N, 1), 1 / math.sqrt(N))
     base = np.full((M, N), 2.0**50 if name == "entry_change" else 2.0**40)
@@ -420,7 +420,7 @@ def test_a_fit_takes_huge_entries(name, algorithm):
     assert np.isfinite(svd.fit(A).components_).all()
 
 
-def test_who_bounds_what():
+def test_each_query_accepts_its_own_units():
     A = np.zeros((M, N))
     for name in CONTRACTS:
         refuses(PrivacyError, "NormQuery", EntryQuery, A, MatrixUnit(name))

@@ -166,7 +166,7 @@ def test_moments_of_predictions_hold_and_are_attained(form, unit, adjacency):
     assert 0.99 <= worst_of(make, factors(7, 24), targets(24), unit, adjacency) <= 1 + 1e-9
 
 
-def test_predictions_are_those_of_the_model_cut():
+def test_predictions_are_clipped_predictions_of_the_model():
     X, y = np.random.default_rng(2).standard_normal((50, P)), targets(50)
     asked_of = query("dense", X, y, bias=0.8).tangent(U, S, V, 0.4)
     f = np.clip((X @ M.ravel() + 0.8 * 0.4) / 0.5, -4, 4)
@@ -241,7 +241,7 @@ def test_all_numbers_of_a_record_may_be_rounded_up(form, unit):
     assert 0.85 < change(make, ones, (NONE, np.zeros(0)), unit**2) <= 1
 
 
-def test_a_place_is_taken_off_each_record():
+def test_a_place_is_subtracted_from_each_record():
     X, y = np.random.default_rng(14).standard_normal((50, P)), targets(50)
     y[7] = np.nan
     about, moved = query("dense", X, y).about(PLACE), query("dense", X - PLACE, y)
@@ -430,7 +430,7 @@ BAD = [math.nan, math.inf, -math.inf, 1e200, 1e308, 1e-320]
 
 @pytest.mark.parametrize("form", ["dense", "csr", "factors", "whitened"])
 @pytest.mark.parametrize("bad", BAD)
-def test_bad_records_contribute_nothing_and_poison_nothing(form, bad):
+def test_bad_records_contribute_nothing_and_change_no_others(form, bad):
     A, B = factors(2, 20)
     y = np.ones(20)
     clean = query(form, (A, B), y)
@@ -575,7 +575,7 @@ class Facts(NamedTuple):
     tangent_size: int = R * (D1 + D2 - R)
 
 
-def test_public_curvature_is_for_labels_and_for_records_that_contribute_what_they_see():
+def test_public_curvature_needs_labels_and_unmixed_records():
     data = np.ones((9, D1)), np.ones((9, D2))
     for adjacency in ADJACENCIES:
         private = query("dense", data, np.ones(9), "row", adjacency).tangent(U, S, V)
@@ -585,7 +585,7 @@ def test_public_curvature_is_for_labels_and_for_records_that_contribute_what_the
     assert public_curvature(nothing, 1.0) is None
 
 
-def test_a_step_of_a_known_curvature_knows_its_noise(rng):
+def test_the_noise_of_a_step_of_known_curvature_is_right(rng):
     """The variance of the numbers of a move is what it says, and noise damps what it hides."""
     basis = np.linalg.qr(rng.standard_normal((R * (D1 + D2), R * (D1 + D2))))[0]
     w = np.append(np.zeros(R * R), np.geomspace(10.0, 1000.0, R * (D1 + D2 - R)))

@@ -289,7 +289,7 @@ def test_brute_force_of_the_proof(rng):
         assert 0.99 * bound < math.sqrt(best) <= bound * (1 + 1e-12)
 
 
-def test_lengths_that_were_asked_for_are_those_of_the_rows_in_their_units(rng):
+def test_cached_norms_are_those_of_the_rows_in_their_units(rng):
     """Norms that were made for a search serve the moment of the same units, and of no others."""
     X, y = 3 * rng.standard_normal((60, 4)), rng.standard_normal((60, 1))
     X[5, 2], y[6, 0], X[7] = np.nan, np.inf, 1e3
@@ -403,7 +403,7 @@ def test_a_bad_record_adds_nothing_to_any_question(ask, each, kept, sparse):
     ("center", "size", "high"),
     [(0.0, 0.0, 1.0), (0.0, math.inf, 1.0), (math.inf, 1.0, 1.0), (0.0, 1.0, math.inf)],
 )
-def test_units_that_may_make_no_number_are_looked_at(center, size, high):
+def test_units_that_may_spoil_finite_rows_are_known(center, size, high):
     """Rows are looked at before they are put into units, and after it where those may spoil one."""
     unit = views.RowScale(
         np.array([0.5, center]), np.array([1.0, size]), -1.0, np.array([1.0, high])

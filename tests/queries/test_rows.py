@@ -274,7 +274,7 @@ def assert_units_add_up(unit, name, groups, step):
 
 @pytest.mark.thorough
 @each_release
-def test_a_unit_sends_the_same_bits_in_any_company_and_order(unit, name, monkeypatch):
+def test_the_bits_of_a_unit_depend_on_no_other_unit_and_no_order(unit, name, monkeypatch):
     groups = everybody(unit)[::2]
     whole = assert_units_add_up(unit, name, groups, 1e-6)
     together = bounded(unit, name, groups, seed=1, n_jobs=2)
@@ -285,7 +285,7 @@ def test_a_unit_sends_the_same_bits_in_any_company_and_order(unit, name, monkeyp
     assert np.array_equal(together.answer(1e-6), whole)
 
 
-def test_a_long_term_of_a_group_has_the_same_size_in_any_company(rng):
+def test_the_size_of_a_long_group_term_does_not_depend_on_others(rng):
     """d p = 12,000 numbers: einsum cuts what is longer than 8,192 by where it stands."""
     V = np.linalg.qr(rng.standard_normal((1000, 12)))[0]
 
@@ -437,7 +437,7 @@ def test_rows_by_group_are_not_taken_for_rows():
         query(groups, "add_remove")
 
 
-def test_no_rows_is_no_trouble():
+def test_no_rows_give_zeros():
     for release in ROWS.values():
         for rows in (np.zeros((0, D)), sp.csr_array((0, D))):
             nothing = release(query(rows, "add_remove"))
@@ -595,7 +595,7 @@ def test_a_tangent_matches_the_float_computation(scale, sparse):
     assert np.allclose(whole, expected)
 
 
-def test_flat_directions_round_badly_and_the_bound_knows():
+def test_the_bound_covers_rounding_in_flat_directions():
     """Rows almost inside the span of V see how far its grid is from orthonormal."""
     d = 13124
     flat = np.full((d, 1), d**-0.5)

@@ -157,7 +157,7 @@ def largest_changes(answers):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_bad_user_sends_nothing(name, bad, rng):
+def test_a_bad_user_contributes_zeros(name, bad, rng):
     """Whatever else it brings: its other rows, columns and targets do not count either."""
     if name == "count":
         pytest.skip("it is there")
@@ -176,7 +176,7 @@ def test_a_bad_user_sends_nothing(name, bad, rng):
 
 
 @pytest.mark.parametrize("kind", ["grams", "sums", "scores", "numbers"])
-def test_who_cannot_be_computed_sends_nothing_by_itself(kind):
+def test_a_user_whose_computation_fails_contributes_zeros(kind):
     """A loss of one's own may raise for some rows: nobody learns that it did."""
     users = [(np.full((m, D), float(i)), np.ones((m, 1))) for i, m in enumerate([2, 2, 2, 3, 5], 1)]
 
@@ -211,7 +211,7 @@ def test_who_cannot_be_computed_sends_nothing_by_itself(kind):
 
 @pytest.mark.parametrize("p", [1, pytest.param(3, marks=pytest.mark.deep)])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_user_sends_the_same_bits_in_any_company(name, p, monkeypatch):
+def test_the_bits_of_a_user_do_not_depend_on_other_users(name, p, monkeypatch):
     """The sum over all users is the sum of what each sends when it is alone."""
     users = (hostile_users(U, p) + hostile_users(U, p, seed=1))[::5]
     faint = np.geomspace(1, 10**-6.3, D)  # next to the equal rows of another user
@@ -280,7 +280,7 @@ def test_containers_and_dtypes_agree(container, rng):
     assert np.array_equal(*(bounded("votes", query).answer(1e-9) for query in queries))
 
 
-def test_no_users_is_no_trouble():
+def test_no_users_give_zeros():
     for name in NAMES:
         assert not bounded(name, query_of([])).answer(1e-8).any()
 

@@ -354,7 +354,7 @@ def stacked(users, ids):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("params", [{}, {"loss": "huber", "head_selection": "per_user"}])
-def test_hostile_users_break_nothing(params):
+def test_adversarial_users_leave_all_values_finite(params):
     users = [(x, t[:, 0]) for x, t in hostile_users(SMALL.U)]
     users += [(SMALL.rows[i], SMALL.y[6 * i : 6 * i + 6]) for i in range(20)]
     X, y, ids = stacked(users, np.arange(len(users)))
@@ -401,7 +401,7 @@ def test_order_of_the_rows_of_a_user_changes_no_bit(params, far, monkeypatch, rn
 
 
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "softmax"])
-def test_users_who_tell_nothing_of_a_direction_send_nothing(loss, rng):
+def test_users_without_information_on_a_direction_contribute_nothing(loss, rng):
     """Their votes would be unit vectors of rounding."""
     view = View(None, True, loss)
 
@@ -677,7 +677,7 @@ def test_a_scale_that_is_raised_for_far_targets_hides_no_model():
     assert seeded(data=(X, y, users), epsilon=1e3).global_model_found_
 
 
-def test_users_who_do_not_count_make_no_warning():
+def test_bad_users_cause_no_warning():
     """Without noise the sums of bad users are 0, and nothing is divided by them."""
     model = DPPersonalizedRegressor(epsilon=math.inf, target_bounds=(0.0, 8.0))
     with config_context(assume_finite=True):
@@ -696,7 +696,7 @@ def test_targets_far_from_zero_are_learnt_and_bounds_hold(rng):
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("kind", [DPPersonalizedRegressor, DPPersonalizedClassifier])
-def test_rows_of_one_user_next_to_nothing_are_not_heard_of(kind, rng):
+def test_tiny_rows_of_one_user_cause_no_warning(kind, rng):
     """Their head is beyond all floats: no warning, which is an error here, and no exception."""
     X, groups = 1e-6 * rng.standard_normal((600, 3)), np.arange(600) // 6
     X[:6] = 1e-310 * rng.standard_normal((6, 3))

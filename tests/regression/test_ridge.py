@@ -95,7 +95,7 @@ def test_columns_and_targets_thousands_of_deviations_from_zero_count(shift):
 
 
 @pytest.mark.parametrize("epsilon", [30.0, 1000.0])
-def test_columns_that_are_nearly_alike_are_told_apart_as_the_noise_vanishes(epsilon, rng):
+def test_nearly_equal_columns_are_separated_as_the_noise_vanishes(epsilon, rng):
     x, z = rng.standard_normal((2, 20_000))
     X = np.column_stack([x, x + 0.1 * z, rng.standard_normal((20_000, 3))])
     y = z + 0.3 * rng.standard_normal(20_000)
@@ -469,7 +469,7 @@ def test_classes_that_differ_a_little_in_many_columns(n_classes, least):
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PartialSignalWarning")
 @pytest.mark.parametrize("epsilon", [1.0, 30.0])
 @pytest.mark.parametrize("wide", [False, True])
-def test_what_rows_tell_nothing_of_is_said(wide, epsilon, rng):
+def test_targets_that_rows_do_not_explain_warn(wide, epsilon, rng):
     """Products of the same records agree by chance, also where noise is small next to that."""
     X = topics(600, 2500, 2, 0)[0] if wide else rng.uniform(-1, 1, (300, 15))
     y = rng.random(X.shape[0]) < 0.3

@@ -372,7 +372,7 @@ def test_pictures_are_seen_about_their_mean(epsilon):
 
 
 @pytest.mark.deep
-def test_enough_records_that_say_nothing_are_not_asked_to_be_more():
+def test_enough_records_without_signal_are_not_called_too_few():
     X, y = pixels(4000)
     with pytest.warns(UtilityWarning, match="There are enough records.*Use DPRidge"):
         model = DPTraceRegressor(2, epsilon=3.0).fit(X, np.random.default_rng(0).permutation(y))

@@ -24,7 +24,7 @@ def test_a_usual_promise_needs_no_caution():
     assert "Caution" not in str(skdp.DPPCA(1).plan(400, 3))
 
 
-def test_a_large_epsilon_is_said_by_plans_cards_and_fits():
+def test_a_large_epsilon_is_stated_by_plans_reports_and_fits():
     pca = skdp.DPPCA(1, epsilon=100.0, clip_norm=1.0)
     assert "e^100 times as likely with one row" in str(pca.plan(400, 3))
     assert "e^100 times as likely" in str(pca.fit(X).privacy_report())

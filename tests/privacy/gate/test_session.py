@@ -423,7 +423,7 @@ def test_warnings_stay_inside_the_gate():
     ids=repr,
 )
 @pytest.mark.parametrize("verb", ["release", "accumulate", "choose"])
-def test_nothing_is_told_by_an_answer_that_fails(error, verb):
+def test_a_failed_answer_reveals_nothing(error, verb):
     """One text and one type, without a context, whatever went wrong; it stays paid."""
 
     def fails(_):
@@ -574,7 +574,7 @@ class Counted(PrivateQuery):
         return Counted()
 
 
-def test_an_ask_hands_out_releases_only():
+def test_an_ask_returns_releases_only():
     ask = Ask(Echo(), Counted())
     assert ask.total(2, share=0.1) == ((("total", (2,)),), ANSWERED, 0.1)
     path, _, _ = ask.restricted(3.0).restricted(2.0).total(share=0.1)

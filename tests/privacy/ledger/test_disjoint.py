@@ -34,7 +34,7 @@ def sum_of(fits):
     return reduce(filters.Sum.plus, map(filters.Sum.of, fits), filters.Sum())
 
 
-def test_the_dearest_part_counts_beside_what_is_outside():
+def test_the_most_expensive_part_and_outside_fits_count():
     with PrivacyLedger(3, 1e-5) as ledger:
         pca(0.3).fit(X)
         with ledger.partition(key="region", parts=REGIONS) as part:

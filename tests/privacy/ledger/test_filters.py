@@ -214,7 +214,7 @@ def test_parts_that_came_too_late_have_no_sum():
         spent_delta(SKETCH, [(Loss("delta", 1e-9),)], 1.0, (2.0, 1e-6))
 
 
-def test_a_plan_that_was_not_used_up_does_not_come_back():
+def test_the_unused_part_of_a_failed_fit_is_not_returned():
     """What the first fit left of its pure part may depend on the data: it is not traded."""
     ledger = PrivacyLedger(2.0, 1e-5)
     key = ledger._book.reserve(fit_of(Loss("gaussian", 0.1), Loss("pure", 1.0)))

@@ -93,7 +93,7 @@ def charged(epsilon=0.1, delta=1e-6, name="Fit", sensitivity=None, **parameters)
     return session
 
 
-def test_a_session_that_tells_no_ledger_is_refused():
+def test_a_session_without_an_account_is_refused():
     gate = new_session(0.1)
     charge(gate, "Outside")  # no ledger is open
     with PrivacyLedger(1, 1e-5) as ledger:

@@ -73,7 +73,7 @@ def test_many_threads_take_no_more_than_there_is(written):
         assert sum(pool.map(lambda _: taken(reserved, fit(1.0)), range(60))) == 20
 
 
-def test_it_ends_for_everybody(written):
+def test_a_reservation_ends_in_all_processes(written):
     reserved = written([fit(1.0)] * 3, [])
     other = SearchReservation(reserved.path)  # as another process sees it
     assert taken(other, fit(1.0)) == 1
@@ -88,7 +88,7 @@ def test_it_ends_for_everybody(written):
     assert not written([fit(1.0)], []).end()
 
 
-def test_a_reservation_that_somebody_removed_was_drawn_on(written):
+def test_a_removed_reservation_counts_as_used(written):
     """Whatever clears temporary files would give back what was released."""
     reserved = written([fit(1.0)], [])
     assert taken(reserved, fit(1.0)) == 1
@@ -141,7 +141,7 @@ def test_a_ledger_that_opens_late_pays_for_what_was_granted_and_all_that_is_left
     assert total(*(loss.value for loss in entry.losses)) == pytest.approx(budget)
 
 
-def test_a_payment_covers_who_was_charged(monkeypatch):
+def test_a_payment_covers_only_the_charged_ledgers(monkeypatch):
     """Not who opened a ledger meanwhile. It ends with a part of any, and is kept if drawn on."""
     model, late, charge_all, ends = pca(), PrivacyLedger(3, 1e-5), routes._charge_all, []
     with PrivacyLedger(3, 1e-5) as ledger, PrivacyLedger(3, 1e-5) as inner, ExitStack() as stack:

@@ -44,7 +44,7 @@ def in_workers():
         yield lambda *tasks: pool(joblib.delayed(tried)(each) for each in tasks)
 
 
-def test_workers_refuse_what_nobody_paid_for(in_workers):
+def test_workers_refuse_fits_without_a_charge(in_workers):
     model = pca().fit(X)
     assert in_workers(None, None) == ["fitted"] * 2  # the workers were there before
     with PrivacyLedger(3, 1e-5) as ledger:
@@ -252,7 +252,7 @@ def test_workers_learn_of_a_ledger_whatever_tmpdir_is(monkeypatch, tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs owners of files")
 @pytest.mark.parametrize("way", ["somebody else's", "a link", 0o770, 0o707])
-def test_a_folder_of_somebody_else_tells_of_no_ledger(tmp_path, monkeypatch, way):
+def test_a_folder_of_another_user_is_ignored(tmp_path, monkeypatch, way):
     """They could take the announcement away, and workers would fit without a charge."""
     places = [tmp_path / "first", tmp_path / "second"]
     monkeypatch.setattr(scope, "_PLACES", places)

@@ -117,7 +117,7 @@ def test_interrupted_while_a_path_takes_over(kept, tmp_path):
     assert strike > 10
 
 
-def test_who_was_interrupted_lets_go_of_the_file(tmp_path, monkeypatch):
+def test_an_interrupted_stream_releases_its_file(tmp_path, monkeypatch):
     group, path = new_group(), tmp_path / "stream"
     checkpoint(group, path)
     stream = group.streams["a"]
