@@ -1,4 +1,4 @@
-"""Rows on Dask workers: the bits of the fit in memory, and nothing but sums comes home."""
+"""Rows on Dask workers: the bits of the fit in memory; workers send only sums."""
 
 import gc
 import os
@@ -122,12 +122,12 @@ def test_blocks_are_made_inside_their_task_where_the_graph_allows_it():
     assert kinds == ["Lazy"] * 3 + ["Delayed"] * 3
 
 
-# -- what comes home -------------------------------------------------------------------
+# -- what workers send -----------------------------------------------------------------
 
 
 @pytest.fixture
 def totals(monkeypatch):
-    """Everything that `dask.compute` hands to the driver during a fit."""
+    """Record everything that `dask.compute` returns to the driver during a fit."""
     seen, true = [], dask.compute
 
     def compute(*args, **kwargs):
@@ -222,7 +222,7 @@ def test_nothing_stays_on_the_cluster(cluster):
 
 
 def assert_nothing_left(cluster):
-    gc.collect()  # of tests before, whose errors hold what their fits had
+    gc.collect()  # errors of earlier tests refer to the data of their fits
     for _ in range(100):
         left = cluster.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
         if not left:
@@ -285,7 +285,7 @@ def test_an_error_of_the_cluster_is_named_without_its_text(monkeypatch):
 
 def killing(flag):
     def kill(block):
-        try:  # only the first worker here dies: with none left, and none born anew, all would wait
+        try:  # only the first worker is killed: without any worker the fit would wait for ever
             os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return block
@@ -314,7 +314,7 @@ def test_a_killed_worker_causes_no_second_release(cluster, tmp_path):
 LOST = distributed.client.FutureCancelledError("key", "lost dependencies")
 
 
-# A trace regression keeps numbers of records on the workers from pass to pass: they are made anew.
+# A trace regression caches numbers of records on the workers: they are computed again.
 LOSSES = {
     "lost": (skdp.DPPCA(2), (), (3, 12), LOST),
     "late": (skdp.DPPCA(2), (), (3, 12), distributed.TimeoutError()),

@@ -80,7 +80,7 @@ def test_clipped_rows_keep_direction_and_norm(rng):
 
 
 def test_unit_rows_are_rarely_truncated(rng):
-    """Rows on the sphere of the clip norm: rounded lengths stay within two units of it."""
+    """Rows on the sphere of the clip norm: rounded norms stay within two units of it."""
     X = rng.standard_normal((2000, 64))
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     radius = 15384.2
@@ -112,7 +112,7 @@ def test_a_row_of_norm_one_has_norm_one(n_features):
     assert row_norms(np.eye(1, n_features), integers.length_unit(n_features)) == [1.0]
 
 
-# -- what one user adds is cut to its norm, whatever its scale: exactly, where it is integers ------
+# -- contributions of users are clipped to a norm at every scale: exactly for integers -------------
 
 
 def test_norms_of_contributions(rng):
@@ -253,7 +253,7 @@ def test_wide_map(bits):
 @pytest.mark.parametrize("scale", [1.0, 1.3])
 @pytest.mark.parametrize(("ratio", "length"), [(1.0, 2**15), (0.3, 2**15), (3.0, 2**4), (1e-7, 9)])
 def test_a_projected_moment_is_rounded_by_at_most_its_bound(bits, scale, ratio, length):
-    """Up to the largest: the change that a row makes, against that of Python integers."""
+    """Sums of all sizes: the change by one row, against Python integers."""
     rng = np.random.default_rng(bits)
     d, k = 12, 4
     matrix = PublicMatrix(np.linalg.qr(rng.standard_normal((d, k)))[0] * scale)
@@ -293,7 +293,7 @@ def test_a_moment_of_many_columns_is_not_projected():
 
 @pytest.mark.parametrize("e", [-19, 0, 5, 16])
 def test_sums_are_scaled_down_modulo_two_to_the_64(e):
-    """A step may be so fine that a sum has no room: neighbours still differ by what one adds."""
+    """If a fine step makes a sum wrap, neighbours still differ by the contribution of one row."""
     K = np.array([sign * 2 ** min(62, 63 - e) + i for sign in (1, -1) for i in range(-3, 3)])
     factor = Fraction(math.floor(0.9 * 2**26)) * Fraction(2) ** (e - 26)
     wanted = [math.floor(factor * int(k)) % 2**64 for k in K]

@@ -14,7 +14,7 @@ from skdp.recommend import DPRecommender
 
 
 class OverwrittenRows:
-    """Hands out each block in the memory of the one before, which holds NaN in between."""
+    """Yields each block in the memory of the last one, which is NaN in between."""
 
     def __init__(self, X, at_once=7):
         self.X, self.at_once, self.n_features = X, at_once, X.shape[1]
@@ -73,7 +73,7 @@ def test_a_fit_keeps_no_array_that_a_source_overwrites(estimator, sparse):
 @pytest.mark.parametrize("unit", ["row", "group"])
 @pytest.mark.parametrize("estimator", DECOMPOSITIONS + REGRESSIONS, ids=repr)
 def test_rows_of_another_type_give_the_fit_of_floats(monkeypatch, estimator, unit):
-    """They are converted block by block, in one memory: a row that stayed there counted twice."""
+    """They are converted block by block in one buffer; a row that stayed there counted twice."""
     monkeypatch.setattr("skdp.data.blocks.BLOCK", 64)
     rows, options = X.astype(np.float32), {}
     if estimator in REGRESSIONS:

@@ -33,7 +33,7 @@ def test_products_of_rows_do_not_depend_on_other_rows(shape):
 
 
 def test_products_of_halves_are_exact():
-    """The worst case: equal signs, the longest rows, and halves in every entry."""
+    """The worst case: equal signs, rows of the largest norm, and halves in every entry."""
     d = 2**14
     bits = GRID_BITS + 1 - 7
     full = np.full((1, d), 2.0 ** (GRID_BITS - 7) - 0.5 + 2.0**-20)  # of a norm just below 2**26
@@ -60,7 +60,7 @@ def test_powers_exceed_norms():
 
 @pytest.mark.parametrize("size", [1e300, 1.7e308, 1e-200, 5e-324])
 def test_columns_with_squares_that_overflow(size):
-    """Components over small singular values: rows do not see each other there either."""
+    """Components divided by small singular values: rows are independent there too."""
     X, V = problem(40, 9, 3)
     V = size * (V / np.abs(V).max())
     X *= 1e-30 / np.abs(X).max()

@@ -1,4 +1,4 @@
-"""Measurement matrices as integers: what is said of one record holds for it, whoever stands by."""
+"""Measurement matrices as integers: bounds hold for each record, next to any others."""
 
 import math
 
@@ -75,7 +75,7 @@ def test_norms_and_tangent_sizes_are_close_upper_bounds(name, whitened):
 
 @pytest.mark.parametrize("name", FORMS)
 def test_rounding_in_one_direction_is_covered(name):
-    """All entries of a record are alike, and so is what each of them loses; of many sizes."""
+    """All entries of a record are equal, and so are their rounding errors, at many sizes."""
     t, ends = np.linspace(0.5, 1, 3000)[:, None], [np.ones((1, d)) for d in SHAPE]
     W = [0.93 * (end[0] if name == "csr" else np.eye(end.size)) for end in ends]
     columns = {"factors": t[::-1] * ends[1]} if name == "factors" else {}

@@ -47,7 +47,7 @@ from tools.places import (
     unknown,
 )
 
-# A few hundred records show little; whether a fit says so is tested where the estimators are.
+# A few hundred records show little; the tests of the estimators cover their warnings.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 dask = pytest.importorskip("dask")
@@ -162,7 +162,7 @@ def test_a_failed_block_of_a_stream_can_be_sent_again():
 
 
 def test_a_row_that_is_not_finite_moves_a_scaler_by_no_more_than_the_bound():
-    """Under replace it may take the place of the row that says most."""
+    """Under replace it may replace the row with the largest contribution."""
     far = np.array([[1.0] * D, [np.nan] * D])
     for weight in (0.1, 1.0, 50.0):
         for adjacency, rows in (("add_remove", far[:0]), ("replace", far[1:])):
@@ -292,7 +292,7 @@ def test_too_many_records_are_refused_when_they_can_be_counted(monkeypatch):
         refuses(kind, "at most 899 records", fitted, model, rows, y)
 
 
-# -- what comes home, and what is said -------------------------------------------------
+# -- what workers send, and messages ---------------------------------------------------
 
 
 def test_targets_in_memory_are_split_between_tasks():
@@ -375,7 +375,7 @@ def test_nothing_is_read_before_it_is_paid_for(npy, monkeypatch):
 
 @pytest.mark.thorough
 def test_null_release_depends_on_public_sizes_alone(npy, tmp_path):
-    """With nothing read, other rows, and another number of rows, fit alike."""
+    """Without reads, fits to other rows, and to another number of rows, are equal."""
     np.save(tmp_path / "other.npy", np.full((3, D), 1e9))
     other = [tmp_path / "other.npy"]
     with null_release():
@@ -425,7 +425,7 @@ def test_fits_that_need_arrays_in_memory_state_the_remedy(npy):
 
 
 def test_unequal_blocks_are_refused_without_their_number():
-    """With one row a block, how many blocks there are is how many rows there are."""
+    """With one row in each block, the number of blocks is the private number of rows."""
 
     def refusal(n):
         rows = da.from_array(X[:n], chunks=(1, D))

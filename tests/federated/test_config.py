@@ -1,4 +1,4 @@
-"""What all parties agree on: who may mask, help and collude, and what a curious client sees."""
+"""The configuration of a secure sum: masks, colluders, drop-outs, and a curious client."""
 
 import pickle
 

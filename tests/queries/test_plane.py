@@ -1,4 +1,4 @@
-"""Rows in a public plane: what one row, with its class, can change."""
+"""Rows in a public plane: the largest change by one row with its class."""
 
 import math
 from types import SimpleNamespace
@@ -39,7 +39,7 @@ def at(place):
 
 
 def hostile_rows(rng):
-    """Places at every angle of the rim and inside, far outside, and rows that are no numbers."""
+    """Places at every angle on the rim and inside, far outside, and rows that are not finite."""
     angles = np.linspace(0, 2 * np.pi, 73)
     rim = np.column_stack([np.cos(angles), np.sin(angles)])
     places = np.vstack([np.zeros((1, 2)), 0.5 * rim[::8], rim, 1e6 * rim[::8]])
@@ -98,7 +98,7 @@ def test_moments_equal_plain_moments():
 
 @pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr"])
 def test_dense_and_sparse_rows_give_the_same_answers(form):
-    """Also from a source of one's own: a bad row is left out, and no other one."""
+    """Also from a user-defined source: a bad row is left out, and no other one."""
     X = np.random.default_rng(1).standard_normal((200, 3)) * 2
     X[np.abs(X) < 1] = 0
     X[150] = np.nan
