@@ -56,7 +56,7 @@ def test_an_error_restores_the_threads():
 
 
 def test_trouble_with_floats_is_silent_inside_and_only_there():
-    """What is computed for one user is that user's: no warning tells of it."""
+    """Results for one user are private: no warning reveals them."""
     with warnings.catch_warnings(action="error"):
         assert np.isnan(quietly(lambda x: np.log(x) * x)(np.zeros(1)))
         refuses(RuntimeWarning, None, np.log, np.zeros(1))

@@ -147,7 +147,7 @@ def test_the_middle_of_public_bounds_is_a_centre_for_free(rng):
 @pytest.mark.thorough
 @pytest.mark.parametrize("width", [1.0, 30.0, 1000.0])
 def test_bounds_far_wider_than_the_rows_cost_little(width, rng):
-    """The noise follows how long rows are, and not how long their bounds let them be."""
+    """The noise depends on the norms of rows, and not on the norm that their bounds allow."""
     rows = rng.uniform(-1, 1, (5000, 6)) * [1.0, 0.8, 0.6, 0.1, 0.1, 0.1] + 0.3
     pca = seeded(2, data=rows, bounds=(-1.5 * width, 1.5 * width))
     best = PCA(2).fit(rows)
@@ -201,7 +201,7 @@ def test_entries_are_cut_to_the_bounds(form, rng):
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_nothing_is_found_in_nothing(form):
-    """Rows of zeros have no component, and the noise of their mean is none: a chance of 1%."""
+    """Rows of zeros have no component, nor has the noise of their mean, but for a chance of 1%."""
     rows, found = form(np.zeros((2000, 6))), 0
     for seed in range(30):
         pca = DPPCA("auto", clip_norm=1.0)

@@ -50,7 +50,7 @@ from skdp.privacy.gate.bounds import SAMPLER_DISTANCE
 from skdp.testing import FitData, seeded_entropy, transcript_audit
 from tools.outcomes import refuses
 
-# Tiny fits show little; whether a fit says so is tested where the estimators are.
+# Tiny fits find little; the tests of the estimators cover their warnings.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 
@@ -337,7 +337,7 @@ def private_pipeline(epsilon=1.0, adjacency="add_remove"):
 
 
 def neighbours(adjacency):
-    """Rows about as long as the clip norm, and a record of that length that points along them."""
+    """Rows with about the clip norm, and a record of that norm in their direction."""
     X, y = data(300)
     X = 3 * X
     row = np.linalg.svd(X)[2][0]

@@ -553,7 +553,7 @@ def test_sensitivity_of_a_tangent_holds_and_is_attained(adjacency, scale, level)
 
 @pytest.mark.thorough
 def test_both_roundings_cost_no_more_than_each_alone(rng):
-    """The inequality of the proof, by force: at half-integers in the span of V it is reached."""
+    """The inequality of the proof, by search: half-integers in the span of V attain it."""
     worst = 0.0
     for trial in range(4000):
         p = int(rng.integers(1, 9))
@@ -596,7 +596,7 @@ def test_a_tangent_matches_the_float_computation(scale, sparse):
 
 
 def test_the_bound_covers_rounding_in_flat_directions():
-    """Rows almost inside the span of V see how far its grid is from orthonormal."""
+    """Rows nearly inside the span of V show how far its grid is from orthonormal."""
     d = 13124
     flat = np.full((d, 1), d**-0.5)
     grid = np.rint(flat * 2**26) / 2**26
@@ -622,7 +622,7 @@ def test_columns_must_be_orthonormal(V):
 
 
 def test_core_sums_do_not_overflow():
-    """Six million rows inside the span of V, at a large budget: one row more is one row more."""
+    """Six million rows inside the span of V, at a large budget: one more row adds its own term."""
     step = 1e-3 / 8e9
     rows = np.tile(V[:, 0], (20_000, 1))
     answers = [

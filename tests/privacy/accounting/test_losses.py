@@ -183,7 +183,7 @@ def test_compose_is_canonical():
     ids=["nothing", "gaussian", "pure", "sketch"],
 )  # fmt: skip
 def test_deltas_of_fits_add_to_that_of_all_else(beside):
-    """A mechanism that may fail altogether does so whatever stands next to it."""
+    """A mechanism that may fail completely does so next to any other mechanism."""
     expected = delta_from_losses(beside, 0.3) + 3e-4
     found = delta_from_losses([*beside, ("delta", 1e-4), ("delta", 2e-4)], 0.3)
     assert found == pytest.approx(expected, rel=1e-9)

@@ -1,4 +1,4 @@
-"""What a receipt and a plan say about a promise that is weak."""
+"""Messages of receipts and plans about weak guarantees."""
 
 import math
 import re
@@ -20,7 +20,7 @@ X = np.random.default_rng(0).standard_normal((400, 3))
 
 def test_a_usual_promise_needs_no_caution():
     assert cautions(10.0, 1e-6, "row", 10_000) == ()
-    assert cautions(math.inf, 0.0, "row") == ()  # that is said as what it is
+    assert cautions(math.inf, 0.0, "row") == ()  # which is stated as such
     assert "Caution" not in str(skdp.DPPCA(1).plan(400, 3))
 
 
