@@ -463,7 +463,7 @@ class GroupUnitMixin:
         if self._by_group and groups is None and self.group_column is None:
             raise ValueError(
                 f"{name} with privacy_unit='group' needs the group of each row: pass 'groups' to "
-                "fit. In a Pipeline set 'group_column', or use metadata routing."
+                "fit. A Pipeline or GridSearchCV needs set_config(enable_metadata_routing=True)."
             )
         if groups is not None and self.group_column is not None:
             raise ValueError("Both 'groups' and 'group_column' were given. Use one of them.")

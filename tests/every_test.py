@@ -20,7 +20,7 @@ from skdp.testing import seeded_entropy
 _SYSTEM_WORDS = SystemSource.words
 SMALL = {"CACHED": 64, "BLOCK": 64, "BLOCK_ROWS": 8, "_JOINED": 16}
 
-# What a planted bug is seen by goes into the first tier: tests/tools/select_tier.py --write
+# Tests that detect planted bugs belong to the first tier: tests/tools/select_tier.py --write
 _CHOSEN_FILE = Path(__file__).with_name("first_tier.txt")
 CHOSEN = set(_CHOSEN_FILE.read_text().splitlines()) if _CHOSEN_FILE.exists() else set()
 
@@ -41,7 +41,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Hardly anything that is collected is garbage: it is neither looked for nor looked at again.
+    """Pause and freeze the garbage collector during collection, which makes hardly any garbage.
 
     That is a third of the time of a collection, which every process of xdist makes. Tests leave
     hardly any garbage either: looking for it less often saves a tenth of their time.
@@ -57,9 +57,9 @@ def pytest_collection():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):
-    """A process of xdist says of a test that passed just that, in one message for six.
+    """Let a process of xdist report six passed tests in one short message.
 
-    These take as long as a short test, and most tests are short. Durations are told as ever.
+    A message takes as long as a short test. Durations are reported as usual.
     """
     if not hasattr(item.config, "workerinput") or item.config.getoption("durations") is not None:
         return None
@@ -93,7 +93,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _is_another_way(item, first, ways):
-    """Tell whether a test asks of an estimator what its first way was asked already."""
+    """Whether a test repeats a check of an estimator that its first configuration had."""
     if item.get_closest_marker("every_way"):
         return False
     estimator = _parameters(item).get("estimator")

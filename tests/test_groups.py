@@ -97,7 +97,7 @@ def test_one_shuffle_makes_blocks_of_whole_persons(labels):
 
 
 @pytest.mark.parametrize("labels", [[b"alice", b"bob"], [1.0, math.inf]], ids=["bytes", "inf"])
-def test_a_shuffle_tells_nothing_of_labels(labels):
+def test_a_shuffle_reveals_no_labels(labels):
     da = pytest.importorskip("dask.array")
     groups, X = np.array(labels * 2), da.zeros((4, 1), chunks=(2, 1))
     for n_blocks in (1, 5):
@@ -227,7 +227,7 @@ def streamed(batches, **params):
 
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-def test_a_person_who_comes_again_is_an_error_that_takes_nothing(adjacency):
+def test_a_person_in_a_second_batch_is_an_error_without_charge(adjacency):
     X, _, groups = table(40)
     early = groups < np.median(groups)
     once = [(X[early], groups[early]), (X[~early], groups[~early])]
@@ -260,7 +260,7 @@ def test_a_person_comes_again_in_any_type(first, again, said):
 
 
 @pytest.mark.parametrize("labels", [[5.0, "x", 5], [5, 5, 6], [5, 6, 5], [6, 5, 5]])
-def test_a_person_in_two_blocks_is_seen(labels):
+def test_a_person_in_two_blocks_is_detected(labels):
     """As text 5 and 5.0 differ: text between numbers hides nobody."""
     da = pytest.importorskip("dask.array")
     groups = da.from_array(np.array(labels, object), chunks=1)
@@ -268,7 +268,7 @@ def test_a_person_in_two_blocks_is_seen(labels):
     refuses(ValueError, "more than one block", model.fit, X, groups=groups)
 
 
-def test_a_batch_may_hold_nobody():
+def test_a_batch_may_be_empty():
     X, _, groups = table(40)
     nobody = (np.zeros((0, X.shape[1])), np.zeros(0))
     assert streamed([(X, groups), nobody])["n_samples_"] > 0

@@ -283,7 +283,7 @@ def test_indices_outside_of_a_shape_are_refused():
         assert "indices outside" in told(partial(read, by_row))
 
 
-def test_blocks_keep_what_is_masked_or_no_number_out():
+def test_masked_and_non_numeric_entries_of_blocks_are_left_out():
     for block in (np.ma.masked_equal([1, 2], 2), [1, None], [1, HUGE], np.array([1, DATE], object)):
         np.testing.assert_array_equal(as_array(block), [1.0, np.nan])
 
@@ -309,7 +309,7 @@ def test_targets_beyond_64_bits_are_refused_as_infinity_is(model):
     assert "infinity" in told(partial(model.fit, X, y * np.longdouble("1e400"), **more))
 
 
-def test_one_dimension_is_told_without_values():
+def test_the_error_for_one_dimension_shows_no_values():
     text = told(lambda: skdp.DPPCA(1).fit(np.full(5, 123.25)))
     assert "got 1D array instead" in text and "123" not in text
     assert "pd.concat" in told(lambda: skdp.DPPCA(1).fit([np.zeros((5, 2))] * 3))
@@ -323,7 +323,7 @@ def test_one_dimension_is_told_without_values():
     [*ROWS, *NUMERIC_Y, skdp.DPTruncatedSVD(2, privacy_unit="entry")],
     ids=lambda model: f"{type(model).__name__}-{getattr(model, 'privacy_unit', 'row')}",
 )
-def test_no_warning_tells_that_a_sum_of_entries_overflows(model):
+def test_no_warning_reveals_that_a_sum_overflows(model):
     """scikit-learn adds up all entries; infinity minus itself is a warning, or an error."""
     column = np.repeat([1.7e308, -1.7e308], N // 2)
     rows = np.tile(column[:, None], D)

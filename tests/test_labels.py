@@ -12,7 +12,7 @@ from skdp.regression import DPPersonalizedClassifier
 from skdp.testing import record_transcript, seeded_entropy
 from tools.outcomes import refuses
 
-# Tiny fits show little; whether a fit says so is tested where the estimators are.
+# Tiny fits find little; the tests of the estimators cover their warnings.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 RNG = np.random.default_rng(0)
@@ -67,7 +67,7 @@ def test_a_label_that_is_missing_is_an_error(name):
 
 
 def test_a_client_of_several_users_reads_each_label_by_itself():
-    """One user of a house would else silence the others."""
+    """Otherwise one user of a client would remove the others."""
     sent = []
     for odd in (7, "x", 0.5, 2**64):
         client = PersonalizedClient(

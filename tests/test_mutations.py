@@ -1,4 +1,4 @@
-"""Each check of ours sees the bugs of its kind, in the package or in a toy; none cries wolf.
+"""Each check detects the bugs of its kind, in the package or a toy, and raises no false alarm.
 
 Bugs of the package are slips of `planted.toml`, planted in this process.
 """

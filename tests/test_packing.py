@@ -1,4 +1,4 @@
-"""Plain data and arrays as bytes: the same bits come back, and nothing else is read."""
+"""Plain data and arrays as bytes: decoding gives the same bits, and reads nothing else."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""A plan is fits on made data: it charges nobody, and says what fits on other data bring."""
+"""A plan fits synthetic data: it charges no budget, and estimates the error of a fit."""
 
 import math
 import pickle
@@ -50,7 +50,7 @@ def shape_for(estimator):
 
 @pytest.mark.parametrize("estimator", ESTIMATORS + TRACE + STREAMS, ids=repr)
 def test_plan_spends_and_draws_nothing(estimator, monkeypatch):
-    """In an open ledger of next to nothing, without the system's entropy, the same each time."""
+    """In an open ledger of a tiny budget, without the system's entropy, equal each time."""
 
     def refuse(*_):
         raise AssertionError("a plan draws nothing from the system")
@@ -101,7 +101,7 @@ class FitsPrivateRows:
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_others_pay_inside_a_plan():
-    """The door is open for one object: the copy that the plan made."""
+    """Only one object may fit without a charge: the copy that the plan made."""
     copy, other = skdp.DPPCA(1, clip_norm=1.0), skdp.DPPCA(1, clip_norm=1.0, epsilon=0.5)
     with skdp.PrivacyLedger(epsilon=0.6, delta=1e-5) as ledger:
         with on_made_data(copy):
@@ -110,7 +110,7 @@ def test_others_pay_inside_a_plan():
             other.fit(ROWS)
         assert [entry.estimator for entry in ledger.entries] == ["DPPCA"]
     with pytest.raises(BudgetExceededError), skdp.PrivacyLedger(epsilon=0.6, delta=1e-5):
-        copy.fit(ROWS)  # the door is closed
+        copy.fit(ROWS)  # afterwards it may not
 
 
 @pytest.mark.parametrize("kind", ["parameter", "fact"])
@@ -336,6 +336,7 @@ MESSAGES = [
     (skdp.DPPCA(epsilon=-1), (10, 5), {}, "'epsilon'"),
     (skdp.DPTraceRegressor(), (100,), {}, "set 'matrix_shape'"),
     (skdp.DPTraceRegressor(matrix_shape=(3, 3)), (100, 10), {}, "does not fit matrix_shape"),
+    (skdp.DPTraceRegressor(matrix_shape=(3000, 1100)), (9000,), {}, "nnz=1"),
     (skdp.DPSpectralEmbedding(), (10, 9), {}, "as many features as nodes"),
     (skdp.DPTruncatedSVD(privacy_unit="edge"), (2, 5), {}, "needs a square symmetric matrix"),
     (skdp.DPLowRankFactorizer(matrix_shape=(5, 5)), (5, 6), {}, "must have the shape"),

@@ -1,4 +1,4 @@
-"""Callbacks see names and numbers of releases, and nothing of the data."""
+"""Callbacks receive names and numbers of releases, and nothing of the data."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from skdp.datasets import make_block_graph
 from skdp.exceptions import PrivacyError
 from tools.outcomes import refuses
 
-# Few rows, or noise alone: that fits say so is not what these tests are about.
+# Few rows, or noise alone: warnings of fits are not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 pytest.importorskip("sklearn.callback")
@@ -17,7 +17,7 @@ X, M = RNG.standard_normal((300, 6)), RNG.standard_normal((2000, 2, 2))
 
 
 class Spy:
-    """Records what hooks are handed."""
+    """Records the arguments of hooks."""
 
     def __init__(self):
         self.events, self.data = [], []

@@ -48,7 +48,7 @@ def test_overlaps_leave_as_many_as_there_were():
     assert blas_threads() == {2}
 
 
-def test_an_error_lets_go():
+def test_an_error_restores_the_threads():
     with pytest.raises(RuntimeError), one_blas_thread():
         raise RuntimeError
     assert blas_threads() == {2}
@@ -56,7 +56,7 @@ def test_an_error_lets_go():
 
 
 def test_trouble_with_floats_is_silent_inside_and_only_there():
-    """What is computed for one user is that user's: no warning tells of it."""
+    """Results for one user are private: no warning reveals them."""
     with warnings.catch_warnings(action="error"):
         assert np.isnan(quietly(lambda x: np.log(x) * x)(np.zeros(1)))
         refuses(RuntimeWarning, None, np.log, np.zeros(1))

@@ -14,8 +14,8 @@ The sources are `DenseRows` (arrays and memory maps) and `SparseRows` in memory,
 other). `units.GroupRows` and `units.UserRows` hand out the rows of one privacy unit together.
 `views.ViewedRows` (a public function of the blocks) and `views.ZippedRows` wrap
 another source; `numbers.RemoteView` wraps remote rows. `units.Placed` joins rows with their targets
-or labels. `numbers.RowColumns` keeps a few numbers of each row on the machine that holds the row.
-What is kept for users has a limit of memory (`views.Memory`).
+or labels. `numbers.RowColumns` caches a few numbers of each row on the machine that holds the row.
+The cache of users' numbers has a limit of memory (`views.Memory`).
 
 Integer terms (see `skdp.data.integers`) are exact in float64 below 2**53 inside a block and
 in int64 across blocks, so no result depends on how the rows were divided into blocks.
@@ -113,7 +113,7 @@ class ScratchOfThread(threading.local):
         self.rows, self.values, self.squares = Scratch(), Scratch(), Scratch()
 
 
-# Computation whose bits depend on the data alone: it uses one BLAS thread and warns of nothing.
+# Computation whose bits depend on the data alone: it uses one BLAS thread and never warns.
 
 
 def quietly(local: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -148,14 +148,14 @@ class RowSource(Protocol):
         """Return the private number of rows (called inside the gate only)."""
 
     def parts(self, n: int) -> list[RowSource]:
-        """Cut into about `n` sources that hold the same rows."""
+        """Split into about `n` sources that hold the same rows together."""
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the rows as blocks, in any order, cut anywhere; the next may overwrite the last."""
+        """Yield the rows as blocks, in any order and of any size; a block may reuse memory."""
 
 
 class RemoteRows(Protocol):
-    """Rows that live elsewhere, in parts: only sums of integers come here.
+    """Rows in parts on other machines, which send only sums of integers.
 
     A source of your own (Spark, Ray) needs these three members. ``sum_parts(work)`` returns the sum
     of ``work(part)`` over all parts, computed where each part is; a part is a `RowSource`, `work`
@@ -169,7 +169,7 @@ class RemoteRows(Protocol):
         """Return the private number of rows (called inside the gate only)."""
 
     def sum_parts(self, work: Callable[[RowSource], NDArray[Any]]) -> NDArray[Any]:
-        """Return the sum of ``work(part)``, and nothing else, from where the parts are."""
+        """Return the sum of ``work(part)``, and nothing else, from the machines of the parts."""
 
 
 AnyRows = RowSource | RemoteRows
@@ -275,7 +275,7 @@ class DenseRows(_RangeOfRows):
 
 
 def well_formed(matrix: Any) -> bool:
-    """Whether the indices of a sparse matrix lie in its shape: others lead to foreign memory."""
+    """Whether the indices of a sparse matrix lie in its shape: others would read other memory."""
     if matrix.format == "lil":
         sizes = [list(map(len, lists)) for lists in (matrix.rows, matrix.data)]
         if sizes[0] != sizes[1] or len(sizes[0]) != matrix.shape[0]:
@@ -286,7 +286,7 @@ def well_formed(matrix: Any) -> bool:
     coo = matrix.format == "coo"
     places = (matrix.coords,) if coo else (matrix.indices, matrix.indptr)
     values = np.broadcast_to(np.int8(0), matrix.data.shape)
-    try:  # another object: the check may change what it is called on
+    try:  # a new object, because the check may change its object
         getattr(type(matrix)((values, *places), shape=matrix.shape), "check_format", bool)()
     except ValueError:
         return False
@@ -310,7 +310,7 @@ def in_64_bits(data: Any) -> Any:
 def as_array(block: Any) -> NDArray[Any]:
     """Return numbers as an array; masked entries, and objects that are no numbers, become NaN.
 
-    Their rows add nothing then: what one row holds must not end a fit, nor change other rows.
+    Their rows add nothing then: the content of one row must not end a fit or change other rows.
     """
     mask, values = np.ma.getmask(np.asanyarray(block)), np.asarray(block)
     if values.dtype.kind in "mM":  # which would become integers
@@ -337,7 +337,7 @@ def canonical(block: Any) -> Any:
 
 
 def plain_block(block: Any) -> Any:
-    """Return rows as what the row maps take: a float64 array, or a CSR array without duplicates.
+    """Return rows in a form for the row maps: a float64 array, or a CSR array without duplicates.
 
     A user-defined source may yield any format. Duplicate entries have to be summed before norms
     are computed: the norm of the stored parts is not the norm of the row.
@@ -398,7 +398,7 @@ def zero_rows(n: int, d: int, *, sparse: bool = False) -> Any:
 
 
 def plain_blocks(source: RowSource) -> Iterator[Block]:
-    """Yield the blocks of a source as what the row maps take; a user-defined one may yield any."""
+    """Yield the blocks of a source in a form for the row maps, whatever a user's source yields."""
     return source.blocks() if type(source) is SparseRows else map(plain_block, source.blocks())
 
 
@@ -417,7 +417,7 @@ def limbs_of(exact: FloatArray) -> FloatArray:
 
 
 def _add_whole(total: NDArray[Any], part: NDArray[Any]) -> None:
-    """Add integers held in floats to an integer total, a slice at a time to save memory.
+    """Add integers held in floats to an integer total, slice by slice to save memory.
 
     If the total has twice as many numbers as the part, it holds the two limbs of each integer.
     """

@@ -49,7 +49,7 @@ def times_powers(
 def row_squares(A: NDArray[Any]) -> NDArray[Any]:
     """Return the sum of squares along the last axis; its bits depend on that row alone.
 
-    einsum splits rows that are longer than its buffer, at points that depend on the rows before.
+    einsum splits rows of more numbers than its buffer, at points that depend on earlier rows.
     """
     parts = (A[..., i : i + _BUFFER] for i in range(0, max(1, A.shape[-1]), _BUFFER))
     return np.asarray(sum(np.einsum("...j,...j->...", part, part) for part in parts))

@@ -75,7 +75,7 @@ def history_rows(
     cap : float or None
         Entries count by min(x, cap); None: all alike.
     shares : bool
-        Rows have sum 1, not length 1.
+        Rows have sum 1, not norm 1.
 
     Yields
     ------
@@ -113,8 +113,8 @@ def with_unit_pairs(rows: Any, unit: float, popular: FloatArray) -> Any:
 
     The result holds integers in multiples of `unit`, or floats if the unit is 0. A row is divided
     by its largest entry first, so that no square overflows; a row that is not finite becomes empty.
-    A row whose norm rounding raised above 1 is scaled down by smaller and smaller factors, at last
-    to zero.
+    If rounding raises a norm above 1, the row is scaled down by smaller and smaller factors, and
+    finally to zero.
     """
     largest = largest_entries(rows)
     good = np.isfinite(largest) & (largest > 0)
@@ -138,7 +138,7 @@ def with_unit_pairs(rows: Any, unit: float, popular: FloatArray) -> Any:
 
 
 def _pair_lengths(rows: Any, v: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the squared length of each row x and the norm of P A P, added up in order.
+    """Return the squared norm of each row x and the norm of P A P, added up in order.
 
     With c = v'x, A v has the entries y_i = x_i (c - x_i v_i) on the row, and the squared norm is
     |A|^2 - 2 |y|^2 + (v'y)^2, where |A|^2 is the sum of x_i^2 (|x|^2 - x_i^2). For s = |v|^2 < 1 it

@@ -1,6 +1,6 @@
 """Rows as integers, and exact arithmetic with them: what one unit adds never depends on the others.
 
-The row map makes integers of a row, from that row alone, with a norm checked exactly. Products
+The row map converts a row to integers, from that row alone, and checks their norm exactly. Products
 and sums of integers are exact in float64 below 2**53, and in limbs or digits beyond it.
 """
 
@@ -36,8 +36,8 @@ from skdp.data.factorisations import of_public
 
 # The row map: a row becomes integers that depend on that row alone, with a norm checked exactly.
 #
-# Nothing here may depend on where a row stands: norms never go through BLAS, whose bits do, and
-# sums of squares are compared only where they are exact integers.
+# Nothing here may depend on the position of a row. So norms are not computed by BLAS, whose
+# rounding depends on it, and sums of squares are compared only while they are exact integers.
 
 
 GRID_BITS = 26  # of a public matrix next to integers of 26 bits: products stay below 2**53
@@ -68,7 +68,7 @@ def _mantissas(rows: Block) -> tuple[Block, FloatArray, NDArray[np.intc]]:
 
 
 def length_unit(n_features: int) -> float:
-    """Return a unit of rounding that suits the norms of most rows with entries about 1.
+    """Return a unit of rounding for the norms of rows with entries of about 1.
 
     The unit is a power of two, so that norms such as 1, at the edge of a log2 bin, stay exact.
     """
@@ -79,8 +79,8 @@ def row_norms(rows: Block, unit: float = math.inf) -> FloatArray:
     """Return the norm of each row to a relative error of 1e-3, and 0 for rows that are not finite.
 
     A norm depends on its row alone. Most norms are those of the row rounded to multiples of `unit`,
-    which is fast. Rows that are too short for that, or too long for an exact sum of squares, are
-    rounded to a multiple of a power of two that depends on the row.
+    which is fast. Rows whose norm is too small for that, or too large for an exact sum of squares,
+    are rounded to a multiple of a power of two that depends on the row.
     """
     if not math.isfinite(unit):
         return _own_norms(rows)
@@ -94,7 +94,7 @@ def row_norms(rows: Block, unit: float = math.inf) -> FloatArray:
 
 def _own_norms(rows: Block) -> FloatArray:
     _, squares, exponents = _mantissas(rows)
-    with np.errstate(over="ignore"):  # a norm beyond the largest float is above everything
+    with np.errstate(over="ignore"):  # a norm beyond the largest float exceeds every threshold
         return np.asarray(np.ldexp(np.sqrt(squares), exponents))
 
 
@@ -127,14 +127,14 @@ class IntegerRows:
         return self._clipped(rows, *self.unclipped(rows))
 
     def unclipped(self, rows: Block) -> tuple[Block, FloatArray]:
-        """Return rows of any length in whole units, and their squared norms."""
+        """Return rows of any norm in whole units, and their squared norms."""
         with np.errstate(over="ignore", invalid="ignore"):
             Z = entrywise(self._rounded, rows)
             return Z, square_norms(Z)
 
     def _clipped(self, rows: Block, Z: Block, squares: FloatArray) -> tuple[Block, FloatArray]:
         bound = self.square_bound
-        over = np.flatnonzero(~(squares <= bound))  # NaN counts as over
+        over = np.flatnonzero(~(squares <= bound))  # NaN counts as too large
         if over.size:
             known = squares[over] < EXACT  # else the sum of squares was not exact
             easy, hard = over[known], over[~known]
@@ -154,12 +154,12 @@ class IntegerRows:
         return np.asarray(np.rint(scaled, out=scaled))
 
     def _shrunk(self, rows: Block, lengths: FloatArray) -> tuple[Block, FloatArray]:
-        """Scale rows of given lengths (each from its row alone) down to the bound, in place.
+        """Scale rows of given norms (each from its row alone) down to the bound, in place.
 
         Returns integer rows and their exact squared norms.
         """
         bound, radius = self.square_bound, math.sqrt(self.square_bound)
-        # Rounding moves a length by .6 of a unit, twice, and its square by d/12: aim below the
+        # Rounding moves a norm by .6 of a unit, twice, and its square by d/12: aim below the
         # bound, so that few rows need truncation, which shrinks every entry.
         aim = max(radius - 2.5 - rows.shape[1] / (24 * max(radius, 1.0)), 0.875 * radius)
         Z = scaled_to_integers(rows, spread(aim / lengths, rows))
@@ -192,7 +192,7 @@ def clip_rows(rows: Block, clip_norm: float) -> Block:
 
 
 def row_map(clip_norm: float, unit: float, *, reuse: bool = True) -> Callable[[Block], Block]:
-    """Return what clips rows to `clip_norm`: integers in units of `unit`, or floats at unit 0."""
+    """Return a map of rows clipped to `clip_norm`: integers in `unit`, or floats at unit 0."""
     if unit == 0.0:
         return partial(clip_rows, clip_norm=clip_norm)
     return IntegerRows(clip_norm, unit, reuse)
@@ -208,8 +208,8 @@ def rows_and_squares(rows: Block, clip_norm: float, unit: float) -> tuple[Block,
 
 # Products and sums of integers that are exact: in float64 below 2**53, and in limbs beyond it.
 #
-# Bits of such results depend on no order, block size or thread count (BLAS included). A public
-# matrix is put on a grid of 2**-26 first, which is free: everybody knows it.
+# The bits of such results do not depend on order, block size or thread count (BLAS included). A
+# public matrix is rounded to a grid of 2**-26 first, which costs no budget.
 
 
 def _exponent(norm: Any) -> int:
@@ -344,7 +344,7 @@ def _low_limb(K: IntArray) -> IntArray:
 def wide_map(grid: FloatArray, high: IntArray, low: IntArray, drop: int = 0) -> IntArray:
     """Return floor(grid K / 2**(26 + drop)) for K = 2**20 high + low < 2**83, modulo 2**64.
 
-    K modulo 2**64 would not do: the quotient is not a function of it.
+    K modulo 2**64 is not enough: it does not determine the quotient.
     """
     high = high + (low >> LIMB)
     limbs = _low_limb(low), _low_limb(high), _low_limb(high >> LIMB), high >> (2 * LIMB)
@@ -452,7 +452,7 @@ def mixed_words(words: NDArray[np.uint64], turn: int = 1) -> NDArray[np.uint64]:
     return np.asarray(words ^ (words >> np.uint64(31)), np.uint64)
 
 
-# Clipping the contributions of users: arrays of shape (users, ...); each user is clipped alone.
+# Clipping the contributions of users, arrays of shape (users, ...), each by itself.
 #
 # A bad user (rows that are not finite, or degenerate) contributes zeros.
 

@@ -36,7 +36,7 @@ from skdp.data.blocks import (
 
 
 class Kept(Protocol):
-    """Arrays, one for each part, kept where the parts are."""
+    """Arrays, one for each part, cached on the machines of the parts."""
 
     def sum_parts(self, work: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
         """Return the sum of ``work(array)``."""
@@ -62,14 +62,14 @@ class CachedHere:
 
 
 def is_remote(source: AnyRows) -> TypeGuard[RemoteRows]:
-    """Whether the rows can only be summed where they are."""
+    """Whether the rows are elsewhere, so that only sums of them are available."""
     return hasattr(source, "sum_parts")
 
 
 def _keep(source: AnyRows, make: Callable[[RowSource], Any], n_jobs: int | None = None) -> Kept:
     if not is_remote(source):
         return CachedHere(each_part(cast(RowSource, source), make, n_jobs))
-    # Sources that cannot keep anything compute it again for each sum.
+    # Sources that cannot cache compute it again for each sum.
     keep: Callable[..., Kept] = getattr(source, "keep", partial(RemoteView, source))
     return keep(make)
 
@@ -101,7 +101,7 @@ class RemoteView:
 
 
 def restricted(source: AnyRows, view: views.View, n_features: int) -> AnyRows:
-    """Return the rows behind a public view, here or where they are."""
+    """Return the rows under a public view, computed on the machine of the rows."""
     if is_remote(source):
         wrap = partial(views.ViewedRows, view=view, n_features=n_features)
         return RemoteView(source, wrap, n_features)
@@ -119,14 +119,14 @@ def _columns_of_part(
 
 
 class RowColumns:
-    """Private numbers of each row, kept where the rows are: columns made of the blocks once.
+    """Private numbers of each row, computed once and cached on the machine of the rows.
 
     Parameters
     ----------
     source : AnyRows
         The rows, or what returns them; nothing is computed before a sum is asked for.
     compute : callable
-        From a block to arrays of one entry a row, each of that row alone; it travels.
+        From a block to arrays of one entry for each row, from that row alone; it may be sent.
     names : str
         Names of the columns.
     n_jobs : int or None
@@ -159,7 +159,7 @@ class RowColumns:
         return checked_total(self._kept.sum_parts(work), shape, "int64")
 
     def numbers(self, of: Callable[[views.Columns], FloatArray]) -> Numbers:
-        """Return what sums numbers, one for each row, which a public function makes of its columns.
+        """Return a sum over numbers that a public function computes from the columns of a row.
 
         ``numbers(work, shape)`` is the sum of the int64 ``work(numbers)`` over all parts.
         """
@@ -190,7 +190,7 @@ class RowColumns:
         return RowColumns(self.with_columns, compute, *names, n_jobs=self._n_jobs)
 
     def median(self, name: str) -> float:
-        """Return the median of what is not 0 in a public column, or 0 if there is nothing."""
+        """Return the median of the nonzero entries of a public column, or 0 if there are none."""
         if isinstance(self._kept, CachedHere):
             return _median(np.concatenate([made[name] for _, made in self._kept.made]))
         return float(self._kept.reduce(itemgetter(name), np.append, _median))
@@ -213,7 +213,7 @@ def row_numbers(
 
 KeyArray = NDArray[np.int32]
 WHOLE = 2**30  # an entry of a single row counts as this; one in a group of m rows as WHOLE / m
-_PIECES = 8  # pieces of a part that does not fit into memory; each piece is cached whole or not
+_PIECES = 8  # pieces of a part that exceeds the memory; each is cached whole or not at all
 _JOINED = 2**17  # rows whose columns are stored in one array: fewer, longer columns count faster
 _CODE = 16  # low bits of a key that a code omits: int16 codes sort ten times as fast as keys
 _TABLE = 2**16  # rows from which on a cumulative table of all codes is faster than sorting them

@@ -33,7 +33,7 @@ def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
     """
     n, d = X.shape
     bits = GRID_BITS + 1 - math.ceil(math.log2(max(1, d)) / 2)
-    V = np.ascontiguousarray(V, np.float64)  # which a product of few columns likes better
+    V = np.ascontiguousarray(V, np.float64)  # products of few columns are faster in C order
     largest = np.frexp(np.abs(V).max(axis=0, initial=0.0))[1]  # columns are below 2**unit, even if
     unit = largest + np.frexp(np.linalg.norm(np.ldexp(V, -largest), axis=0))[1]  # squares overflow
     high, low = _halves(np.ldexp(V, GRID_BITS - unit), bits)

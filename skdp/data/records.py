@@ -194,7 +194,7 @@ class DenseRecords:
         Z = self.counted(block).reshape(-1, *self.shape)
         if self.shape[0] > self.shape[1]:
             Z = np.ascontiguousarray(Z.transpose(0, 2, 1))
-        G = reduced(np.matmul(Z, Z.copy().transpose(0, 2, 1)))  # of one array it takes longer
+        G = reduced(np.matmul(Z, Z.copy().transpose(0, 2, 1)))  # one array twice is slower
         flat = Z.reshape(len(Z), size)
         norm = np.sqrt(row_squares(flat))
         grams = (np.sqrt(row_squares(G.reshape(len(G), -1))) + min(self.shape)) * 2.0**GRID_BITS
@@ -211,7 +211,7 @@ class DenseRecords:
         return np.concatenate([(left @ left.T).ravel(), (right.T @ right).ravel()])
 
     def moment_slack(self) -> tuple[float, float]:
-        """Return what rounding adds: (a, b) for a size of size + a sqrt(size) + b.
+        """Return (a, b): rounding raises a size to at most size + a sqrt(size) + b.
 
         ||(Z+E)(Z+E)'|| <= ||ZZ'|| + 2 ||Z||_2 ||E||_F + ||E||_F^2 with ||E||_F <= sqrt(p)/2.
         """
@@ -441,7 +441,7 @@ def single_entries(
 ) -> Iterator[Zipped]:
     """Yield the records of one entry as vectors x e_b, or x e_a; all others as zeros.
 
-    Public `means` of rows and columns, if any, are taken off the targets.
+    Public `means` of rows and columns, if any, are subtracted from the targets.
     """
     d1, d2 = shape
     for block in blocks:

@@ -35,7 +35,7 @@ from skdp.exceptions import PrivacyError
 
 
 _FORMS = "npy files of 2-D arrays of numbers, or npz files of CSR matrices (scipy.sparse.save_npz)"
-_PARSER = threading.Lock()  # of headers: the one of Python 3.11 fails at times where threads meet
+_PARSER = threading.Lock()  # for headers: Python 3.11's parser may fail in several threads
 
 
 class _Piece(NamedTuple):
@@ -84,7 +84,7 @@ def _read_header(path: str) -> _Header:
 
 
 def _checked_header(path: str) -> _Header:
-    if not os.path.exists(path):  # what is no path may be a private text
+    if not os.path.exists(path):  # if it is no path, it may be a private text
         shown = repr(path) if path.endswith((".npy", ".npz")) else "a text in X"
         raise ValueError(f"{shown} is not an npy or npz file. Map texts by a HashingVectorizer.")
     try:
@@ -186,7 +186,7 @@ def _loaded(piece: _Piece) -> Any:
     if not piece.sparse:
         return _opened_file(piece.path)
     matrix = sp.load_npz(piece.path)
-    matrix.check_format(full_check=True)  # a bad index would be read from foreign memory
+    matrix.check_format(full_check=True)  # a bad index would read other memory
     return matrix
 
 
@@ -256,7 +256,7 @@ def _if_all(*values: Any) -> tuple[Any, ...] | None:
 
 
 def _add(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray(a + b)  # of two numbers too: arrays alone come home
+    return np.asarray(a + b)  # also of two numbers: a task must return an array
 
 
 def same(value: Any) -> Any:
@@ -339,7 +339,7 @@ class DaskParts:
         self.n_features = n_features
 
     def __getstate__(self) -> None:
-        """Refuse to travel: a task that carried this would carry the graph of all rows."""
+        """Refuse to be pickled: a task with this object would contain the graph of all rows."""
         raise PrivacyError("a source of rows cannot be pickled")
 
     def n_rows(self) -> int:
@@ -354,7 +354,7 @@ class DaskParts:
         return self._parts
 
     def forget(self) -> None:
-        """Forget what was kept on workers: it is made again when it is needed."""
+        """Drop what is cached on workers: it is computed again when it is needed."""
 
     def sum_parts(self, work: Work) -> NDArray[Any]:
         """Return the sum of ``work(part)``, made on the workers."""
@@ -363,7 +363,7 @@ class DaskParts:
         )
 
     def reduce(self, work: Work, combine: Callable[[Any, Any], Any], finish: Work) -> Any:
-        """Combine ``work(part)`` on the workers; only ``finish`` of the whole comes home."""
+        """Combine ``work(part)`` on the workers; only ``finish`` of the result is sent back."""
 
         def make() -> Any:
             whole = _tree(self._tasks(_broadcast(work)), combine)
@@ -372,11 +372,11 @@ class DaskParts:
         return _computed(make, self.forget)
 
     def keep(self, make: Work) -> _CachedThere:
-        """Keep ``make(part)`` of each part on its worker."""
+        """Cache ``make(part)`` of each part on its worker."""
         return _CachedThere(self, make)
 
     def zipped(self, kept: _CachedThere) -> DaskParts:
-        """Return the parts with columns that were kept of them."""
+        """Return the parts with columns that were cached for them."""
         return _DaskZipped(self, kept)
 
 
@@ -385,7 +385,7 @@ def _count(part: RowSource) -> NDArray[np.int64]:
 
 
 class _CachedThere(DaskParts):
-    """Numbers of single rows, on the workers: made once, made again only if they were lost."""
+    """Numbers of single rows, cached on the workers; computed again only if they were lost."""
 
     def __init__(self, source: DaskParts, make: Work) -> None:
         super().__init__([], same, source.n_features)
@@ -401,7 +401,7 @@ class _CachedThere(DaskParts):
         return self._held
 
     def forget(self) -> None:
-        """Make all of it again, from the rows on."""
+        """Compute all of it again from the rows."""
         self._held = None
         self._source.forget()
 
@@ -412,7 +412,7 @@ def _side_by_side(*blocks: Any, build: Callable[..., RowSource]) -> RowSource:
 
 
 class _DaskZipped(DaskParts):
-    """Parts with columns that are kept on the workers."""
+    """Parts with columns that are cached on the workers."""
 
     def __init__(self, source: DaskParts, kept: _CachedThere) -> None:
         super().__init__([], partial(_side_by_side, build=source._build), source.n_features)
@@ -425,7 +425,7 @@ class _DaskZipped(DaskParts):
         ]
 
     def forget(self) -> None:
-        """Forget what was kept on workers."""
+        """Drop what is cached on workers."""
         self._kept.forget()
 
 
@@ -485,8 +485,8 @@ def whole_rows(X: Any, what: str) -> Any:
 class DaskRows(DaskParts):
     """Rows on Dask workers, for the row-query estimators.
 
-    Estimators make one of a Dask array by themselves. Of files it is made by hand: a list of paths
-    alone is read by threads of this process.
+    Estimators convert a Dask array to it. For files, construct it yourself: a plain list of paths
+    is read by threads of this process.
 
     Parameters
     ----------
@@ -509,7 +509,7 @@ class DaskRows(DaskParts):
             self.dtype = getattr(sources[0], "dtype", np.dtype(np.float64))
             self.sparse = getattr(sources[0], "sparse", False)
             self.in_order = all(isinstance(s, BlockFiles) for s in sources)  # in every pass
-            # Rows of other sources than files are counted when that is paid for.
+            # Rows of other sources than files are counted after the charge.
             self.lengths = tuple(s.n_rows() if type(s) is BlockFiles else np.nan for s in sources)
             self.known_rows = sum(self.lengths)
             n_features = sources[0].n_features

@@ -1,6 +1,6 @@
-"""Rows by unit: those of one group or user follow each other, and come in batches.
+"""Rows by unit: the rows of one group or user are adjacent, and units are handed out in batches.
 
-Which batch a unit is in, and next to whom, never changes what is computed for it.
+The result for a unit never depends on its batch, or on the other units in the batch.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Placed:
         combine: Callable[[Any, Any], Any],
         finish: Callable[[Any], Any],
     ) -> Any:
-        """Combine ``work(column)`` of all places; of the workers' only ``finish`` comes home."""
+        """Combine ``work(column)`` of all places; workers send back ``finish`` of the result."""
         column = self.columns[name]
         if isinstance(self.rows, DaskRows):
             there: Any = self.column(name, same, 0)
@@ -156,11 +156,11 @@ def _slices(column: Any, lengths: tuple[float, ...]) -> list[Any]:
 
 # Private rows by group, handed out in batches of groups with equally many rows.
 #
-# Which batch a group is in, and next to whom, never changes what is computed for it.
+# The result for a group never depends on the other groups in its batch.
 
 
 class _Sorted(NamedTuple):
-    """Rows in the order of their groups: group i owns ``rows[ends[i] - sizes[i]:ends[i]]``."""
+    """Rows in the order of their groups: group i has ``rows[ends[i] - sizes[i]:ends[i]]``."""
 
     rows: NDArray[np.intp]
     sizes: IntArray
@@ -196,7 +196,7 @@ class GroupRows:
 
     def _sort(self) -> _Sorted:
         """Sort rows by group; done once, inside the gate, and shared by all parts."""
-        codes = self._codes  # taken first: another thread lets go of them once rows are sorted
+        codes = self._codes  # read first: another thread deletes them after it has sorted the rows
         if self._sorted is None:
             sizes = np.bincount(codes)
             rows = np.argsort(codes, kind="stable")
@@ -205,7 +205,7 @@ class GroupRows:
         return self._sorted
 
     def _batches(self) -> list[IntArray]:
-        """Groups in batches of equal size; which batch one is in never changes a result."""
+        """Groups in batches of equal size; the batch of a group never changes a result."""
         if self._chosen is None:
             sizes = self._sort().sizes
             by_size = np.argsort(sizes, kind="stable")
@@ -246,7 +246,7 @@ class GroupRows:
         return Groups(plain_block(self._X[rows]), places.shape[1], columns)
 
     def _places_of(self, groups: IntArray) -> IntArray:
-        """Return where the rows of some groups with equally many stand among the sorted rows."""
+        """Return the positions, among the sorted rows, of the rows of groups of equal size."""
         order = self._sort()
         m = int(order.sizes[groups[0]])
         return np.asarray((order.ends[groups] - m)[:, None] + np.arange(m))
@@ -254,7 +254,7 @@ class GroupRows:
 
 @dataclass(frozen=True)
 class GroupForm:
-    """How labels of groups, and what is next to them, are read; public, so that it can travel.
+    """How labels and columns of groups are read; it is public, and may be sent to workers.
 
     Attributes
     ----------
@@ -322,7 +322,7 @@ def _merged(a: _Labels, b: _Labels) -> _Labels:
 
 # Private rows by user, handed out in batches of users with equally many rows.
 #
-# Which batch a user is in, and next to whom, never changes what is computed for it.
+# The result for a user never depends on the other users in its batch.
 
 
 class _Units(NamedTuple):
@@ -362,7 +362,7 @@ class Batch:
 
     @cached_property
     def _at(self) -> NDArray[np.intp]:
-        """Where the rows of each user stand in its own order, (users, rows)."""
+        """Positions of the rows of each user, in the user's own order: (users, rows)."""
         return self._source._at(self.users)
 
     @cached_property
@@ -436,7 +436,7 @@ class UserRows(GroupRows):
     codes : int array of shape (n_rows,)
         Number of the user of each row, 0, 1, 2, ...
     scale_targets : bool
-        Whether the target has a free scale, which is then taken off each user.
+        Whether targets have a free scale, by which those of each user are divided.
     """
 
     def __init__(self, X: Any, Y: FloatArray, codes: NDArray[Any], scale_targets: bool) -> None:
@@ -450,7 +450,7 @@ class UserRows(GroupRows):
         return Batch(self, users)
 
     def _units(self, users: IntArray) -> _Units:
-        """Return the units of users; the first time their rows are brought to their own order."""
+        """Return the units of users; the first call puts their rows into their own order."""
         known = self._known.get(int(users[0]))
         if known is None:
             known = self._known[int(users[0])] = self._first_read(users)
@@ -469,7 +469,7 @@ class UserRows(GroupRows):
         return _Units(exponents(X), exponents(Y) if self._scale_targets else none, good)
 
     def _at(self, users: IntArray) -> NDArray[np.intp]:
-        """Return where the rows of users stand, (users, rows)."""
+        """Return the positions of the rows of users, (users, rows)."""
         return np.asarray(self._sort().rows[self._places_of(users)])
 
     def _rows_of(self, at: NDArray[np.intp], good: NDArray[np.bool_]) -> FloatArray:
@@ -490,7 +490,7 @@ class UserRows(GroupRows):
 def one_each(batches: Iterable[Batch], *, targets: bool = False) -> Iterator[FloatArray]:
     """Yield one row of each user, the first in the user's own order, or its targets.
 
-    They are in the units of the data. That of a bad user is a bad row.
+    They are in the units of the data. A bad user gets a row that is not finite.
     """
     for batch in batches:
         taken = batch._source._targets_of if targets else batch._source._rows_of

@@ -1,7 +1,6 @@
-"""Views of rows: about a centre, on some columns, next to targets or groups.
+"""Views of rows: minus a centre, on some columns, next to targets or groups.
 
-A view is a function of a pass, from blocks to blocks: each row becomes a row, from that row
-alone.
+A view maps the blocks of a pass to blocks. Each row of the result depends on one row alone.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ from skdp.data.blocks import (
 from skdp.data.integers import row_map, row_norms
 from skdp.data.products import row_products
 
-# Rows with what belongs to them (targets, groups, numbers), cut at the same places; rows by group.
+# Rows with their columns (targets, groups, numbers) in blocks of the same rows; rows by group.
 #
-# Rows and targets are matched by their position. So the order of the rows must be known: that of
-# arrays, files and Dask arrays is, that of a user-defined `RowSource` is not.
+# Rows and targets are matched by their position. So the order of the rows must be known, as it is
+# for arrays, files and Dask arrays, but not for a user-defined `RowSource`.
 #
-# Notation: a batch of groups holds groups of m rows each. Laid flat, a group is one long row of m d
-# entries, whose squared norm is the sum of the squared lengths of its rows. Rows that come in no
-# groups are groups of one row: the same integers.
+# Notation: a batch holds groups of m rows each. Laid flat, a group is one row of m d entries, whose
+# squared norm is the sum of the squared norms of its rows. Without groups each row is a group of
+# one row, with the same integers.
 
 
 Columns = Mapping[str, NDArray[Any]]
@@ -109,7 +108,7 @@ def rows_each(block: Any) -> int:
 
 
 def laid_flat(block: Any) -> Block:
-    """Return each group as one long row."""
+    """Return each group as one row of all its entries."""
     if not isinstance(block, Groups):
         return block
     (n, d), m = block.shape, block.each
@@ -163,7 +162,7 @@ def group_sums(rows: Block, block: Any) -> Block:
 
 
 class ZippedRows:
-    """A source that yields its rows in their order, and columns in that order next to it.
+    """A source that yields its rows and their columns in the same order.
 
     Parameters
     ----------
@@ -189,7 +188,7 @@ class ZippedRows:
         return self._source.n_rows()
 
     def parts(self, n: int) -> list[RowSource]:
-        """Cut as the rows are cut."""
+        """Split like the rows."""
         out: list[RowSource] = []
         start = self._start
         for part in self._source.parts(n):
@@ -214,7 +213,7 @@ class ZippedRows:
 
 
 class InTurn:
-    """Sources one after the other, each opened when it is read; a part is some that follow."""
+    """Sources one after the other, each opened when it is read; a part is a range of them."""
 
     def __init__(self, opens: Sequence[Callable[[], RowSource]], n_features: int) -> None:
         self._opens, self.n_features = opens, n_features
@@ -224,7 +223,7 @@ class InTurn:
         return sum(open_one().n_rows() for open_one in self._opens)
 
     def parts(self, n: int) -> list[RowSource]:
-        """Cut between sources."""
+        """Split between sources."""
         return [InTurn(self._opens[a:b], self.n_features) for a, b in cuts(0, len(self._opens), n)]
 
     def blocks(self) -> Iterator[Block]:
@@ -233,17 +232,14 @@ class InTurn:
             yield from open_one().blocks()
 
 
-# Rows as public views show them: about a centre, or on some columns.
-#
-# A view is a function of a pass, from blocks to blocks: each row becomes a row, from that row
-# alone.
+# Rows under public views: minus a centre, or on some columns.
 
 
 View: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
 
 
-# The cache of what was computed for users, for later passes. It has one public limit of memory, and
-# never changes a result.
+# The cache of users' numbers for later passes. It has one public limit of memory, and never changes
+# a result.
 
 
 Arrays = tuple[NDArray[Any], ...]
@@ -263,7 +259,7 @@ class Memory:
         self._lock = threading.Lock()
 
     def __call__(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
-        """Return what is kept under the key, or what `make` returns."""
+        """Return the cached value of the key, or the result of `make`."""
         found = self._arrays.get(key)
         if found is None:
             found = make()
@@ -289,11 +285,11 @@ class ViewedRows:
         return self.source.n_rows()
 
     def parts(self, n: int) -> list[RowSource]:
-        """Cut as the source does."""
+        """Split like the source."""
         return [ViewedRows(part, self._view, self.n_features) for part in self.source.parts(n)]
 
     def blocks(self) -> Iterator[Block]:
-        """Yield what the view makes of the blocks."""
+        """Yield the view of each block."""
         return self._view(plain_blocks(self.source))
 
 
@@ -303,7 +299,7 @@ def centered(
 ) -> Iterator[Any]:  # fmt: skip
     """Yield rows minus a centre, in a unit, in dense blocks of bounded memory; groups stay whole.
 
-    Entries are cut between bounds first, if these are given.
+    Entries are clipped to bounds first, if these are given.
     """
     rows = rows_at_once(len(center))
     scratch = Scratch()  # not shared: the thread may be inside another pass
@@ -323,7 +319,7 @@ def centered(
 
 
 def _inside(rows: FloatArray, between: tuple[FloatArray, ...], out: Any = None) -> FloatArray:
-    """Return rows cut between bounds; a bad one stays one."""
+    """Return rows clipped to bounds; a row that is not finite stays so."""
     cut: FloatArray = np.clip(rows, *between, out=out)
     cut[~finite_rows(rows)] = np.nan
     return cut
@@ -448,7 +444,7 @@ def _columns_joined(parts: list[Block]) -> Block:
 
 @dataclass(frozen=True)
 class RecordForm:
-    """How the targets of a place are read; public, so that it can travel.
+    """How the targets of a place are read; it is public, and may be sent to workers.
 
     Attributes
     ----------
@@ -483,7 +479,7 @@ class RecordForm:
 
 @dataclass(frozen=True)
 class GroupMap:
-    """Rows of groups in units, those of one with squared lengths of sum (length/unit)^2 at most.
+    """Rows of groups in units; the squared norms of a group sum to (length/unit)^2 at most.
 
     Integers, checked exactly; floats at unit 0. With `reuse` the next such call overwrites them.
     """
@@ -502,7 +498,7 @@ class GroupMap:
 
 
 def group_lengths(block: Any, unit: float = math.inf) -> FloatArray:
-    """Return the root mean square of the lengths of each group's rows, from that group alone.
+    """Return the root mean square of the norms of each group's rows, from that group alone.
 
     `unit` is that of `row_norms`.
     """
@@ -515,16 +511,16 @@ def with_bias(block: Groups, bias: float) -> Groups:
     return block._replace(rows=_columns_joined(parts))
 
 
-# Public units of records: what is taken off rows and targets, what divides them, where they end.
+# Public units of records: a centre to subtract, a scale to divide by, and bounds.
 #
-# A query clips what comes out to its own norms, exactly: no bound rests on these units.
+# A query clips the result to its own norms, exactly, so that no sensitivity depends on these units.
 
 
 _SCALED = ScratchOfThread()
 
 
 class TargetScale(NamedTuple):
-    """Public bounds of the targets: cut to [low, high], subtract `center`, divide by `size`.
+    """Public bounds of the targets: clip to [low, high], subtract `center`, divide by `size`.
 
     The scaled targets of one record have norm at most 1; `size` has one number a target.
     """
@@ -552,7 +548,7 @@ class TargetScale(NamedTuple):
 
     @property
     def nearest(self) -> FloatArray:
-        """The points within the bounds nearest to 0, the first centre of a search for targets."""
+        """The points of the bounds nearest to 0, where a search for targets starts."""
         return np.asarray(np.clip(0.0, self.low, self.high))
 
     def __call__(self, y: FloatArray) -> FloatArray:
@@ -561,7 +557,7 @@ class TargetScale(NamedTuple):
 
 
 class RowScale(NamedTuple):
-    """Public units of the columns: subtract `center`, divide by `size`, cut to [`low`, `high`].
+    """Public units of the columns: subtract `center`, divide by `size`, clip to [`low`, `high`].
 
     An infinite size leaves zeros.
     """

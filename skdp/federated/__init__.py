@@ -1,4 +1,4 @@
-"""Fits over clients that never pool their rows: secure sums, and how their messages travel."""
+"""Fits over clients that never pool their rows: secure sums, and their messages."""
 
 from skdp.federated._clients import StateSum
 from skdp.federated._crypto import Ed25519Identity, Identity

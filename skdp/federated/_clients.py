@@ -23,7 +23,7 @@ from skdp.privacy.gate.session import PrivacySession, answered
 from skdp.privacy.ledger import routes
 from skdp.privacy.noise.words import SystemSource, WordArray
 
-# The server's side of a release: it is paid on the server, and the clients read their data.
+# The server's side of a release: the server charges it, and the clients read their data.
 #
 # The server computes bounds from a query over no rows. It sends a public request to the clients,
 # and receives the secure sum of their noisy integers. Solvers use it like any session.
@@ -86,7 +86,7 @@ class FederatedSession:
         self._serial = 0
 
     def ask(self, query: object) -> Ask:
-        """Return the federated face of a query; the query itself is never read."""
+        """Return the `Ask` that sends a query to the clients; the query itself is never read."""
         return Ask(self, query)
 
     @property
@@ -117,13 +117,13 @@ class FederatedSession:
         return bounded.decoded(answer, grant.step)
 
 
-# The client's side: its own session, its own ledger, and what it accepts to be asked.
+# The client's side: its own session, its own ledger, and the requests that it accepts.
 #
-# Its whole budget is charged to the ledgers that are open when it is made, since `close` gives up
-# what was not asked for, and to those that are opened later when it answers inside them.
+# Its whole budget is charged to the ledgers that are open when it is made, since `close` charges
+# the unused rest too. Ledgers that are opened later are charged when it answers inside them.
 #
 # A client trusts no number of the server. It recomputes every bound from its own query at the
-# public arguments, and refuses a step at which its own budget does not cover them.
+# public arguments, and refuses a step that its own budget does not cover.
 
 
 SMALLEST = 1e-100
@@ -144,7 +144,7 @@ def is_positive(_: Any, value: Argument) -> bool:
 
 
 def is_scale(_: Any, value: Argument) -> bool:
-    """Infinity, or a number whose square and small parts are ordinary floats."""
+    """Infinity, or a number whose square and small fractions are normal floats."""
     return isinstance(value, float) and (SMALLEST < value < 1 / SMALLEST or value == math.inf)
 
 
@@ -152,7 +152,7 @@ def is_matrix(query: Any, value: Argument) -> bool:
     """A finite matrix with one row for each feature, and no more columns than rows.
 
     Bounds are computed from its norms: squares of its largest entry must neither overflow nor
-    vanish, whatever they are multiplied with. The matrices of solvers are near 1.
+    underflow in any product. The matrices of solvers have norms near 1.
     """
     return _is_ordinary(value, query.n_features, query.n_features)
 
@@ -210,7 +210,7 @@ def is_floats(value: Any, ndim: int | None = None) -> TypeGuard[NDArray[np.float
 
 
 def restricted(query: Any, call: Call, signatures: dict[type, Signatures]) -> Any:
-    """Apply one call to a query, if the method is listed for it and its arguments are sound."""
+    """Apply one call to a query, if its method is listed and its arguments are valid."""
     checks = signatures.get(type(query), {}).get(call.method)
     if checks is None or len(checks) != len(call.arguments):
         raise PrivacyError(f"this client does not answer {call.method!r}.")
@@ -223,7 +223,7 @@ def restricted(query: Any, call: Call, signatures: dict[type, Signatures]) -> An
 
 @lru_cache(maxsize=16)
 def finite_budget(epsilon: float, delta: float) -> PrivacyBudget:
-    """Return a budget; thousands of simulated clients have the same one, which never changes."""
+    """Return a budget, cached because thousands of simulated clients have the same one."""
     budget = PrivacyBudget(epsilon, delta)
     if budget.exact or budget.pure:
         raise ValueError(
@@ -259,7 +259,7 @@ class FederatedClient:
     config : AggregationConfig
         Public counts of clients, colluders and drop-outs.
     signatures : dict
-        For each class of query, the methods that may be asked and the checks of their arguments.
+        For each class of query, the methods that it accepts and the checks of their arguments.
     epsilon, delta : float
         What this client spends at most.
     adjacency, unit : str
@@ -267,9 +267,9 @@ class FederatedClient:
     n_features : int
         Number of features, which the server must know.
     trial : PrivateQuery or None
-        A query of the same kind over public units: a request is tried on it before it is paid for.
+        A query of the same kind over public units: each request runs on it before the charge.
     sensitivity : float or None
-        Of units of a bounded norm: a part of their name in a ledger.
+        For units of a bounded norm: a part of their name in a ledger.
     """
 
     def __init__(
@@ -325,8 +325,8 @@ class FederatedClient:
         Returns
         -------
         words : ndarray of uint64
-            The contribution modulo 2**64. Alone it has only one part of the noise, which is too
-            little.
+            The contribution modulo 2**64. It has only one part of the noise, which protects nothing
+            outside of the sum.
 
         Raises
         ------
@@ -336,12 +336,12 @@ class FederatedClient:
         try:
             with self._session.lock:
                 bounded, grant = self._pay(request)
-        except Exception as error:  # any error: no private number was read so far
+        except Exception as error:  # any error: no private number was read before it
             raise InvalidMessageError(str(error)) from None
         return pack(grant.noised(or_nothing(bounded.answer, grant)), bounded.bound)
 
     def _pay(self, request: bytes) -> tuple[Bounded, PartGrant]:
-        """Check everything, then pay; no private number is touched here."""
+        """Check everything, then charge; no private number is read here."""
         agreed = self._parts.counts
         if isinstance(request, Question) and request.counts != agreed:
             raise PrivacyError(
@@ -405,7 +405,7 @@ _REQUEST = b"skdp states 1\n"
 
 
 class StateSum:
-    """Add noisy int64 states modulo 2**64 by an aggregation: what merging of sketches needs.
+    """Add noisy int64 states modulo 2**64 by an aggregation: used to merge sketches.
 
     Each state already holds the noise of its own server. Nothing is released here but the sum, if
     the aggregation is a secure one.

@@ -49,7 +49,7 @@ class KeyPair:
         self.public: bytes = self._key.public_key().public_bytes_raw()
 
     def agree(self, peer: bytes) -> bytes:
-        """Return what both owners can compute; a peer of low order is refused."""
+        """Return the key that both owners can compute; refuse a public key of low order."""
         try:
             return bytes(self._key.exchange(self._curve.X25519PublicKey.from_public_bytes(peer)))
         except ValueError:
@@ -129,8 +129,8 @@ class Ed25519Identity:
 
 # Shamir's secret sharing of 256-bit secrets over the integers modulo a prime.
 #
-# Fewer than `threshold` shares are independent of the secret; that many give it back. All shares
-# have the same length, whatever they hold.
+# Fewer than `threshold` shares are independent of the secret; `threshold` shares determine it. All
+# shares have the same length.
 
 
 PRIME: Final = 2**256 + 297  # the smallest prime above all secrets
@@ -139,7 +139,7 @@ _DRAW_BYTES: Final = math.ceil((PRIME.bit_length() + 127) / 8)  # uniform but fo
 
 
 def split(secret: bytes, n_parts: int, threshold: int) -> list[bytes]:
-    """Return the shares at 1..n_parts; any `threshold` of them give the secret back."""
+    """Return the shares at 1..n_parts; any `threshold` of them determine the secret."""
     if len(secret) != KEY_BYTES or not 1 <= threshold <= n_parts:
         raise ValueError("A secret has 32 bytes, and a threshold lies in 1..n_parts.")
     draws = os.urandom(_DRAW_BYTES * (threshold - 1))
@@ -195,9 +195,9 @@ class Graph(NamedTuple):
 def circulant(n_clients: int, degree: int, run_id: bytes) -> Graph:
     """Link each client with the `degree`/2 next and previous ones on a circle.
 
-    Such a graph stays connected when any degree - 1 clients are taken out (Harary 1962). The
-    order is drawn from the run's name: nobody chooses who sits next to whom. With degree
-    n_clients - 1 everybody is linked with everybody.
+    Such a graph stays connected without any degree - 1 clients (Harary 1962). The order is drawn
+    from the run's name, so that nobody chooses the neighbours of a client. With degree
+    n_clients - 1 all clients are linked.
     """
     stream = hashlib.shake_256(b"skdp.federated.graph/1" + run_id).digest(8 * n_clients)
     order = np.argsort(np.frombuffer(stream, dtype="<u8"), kind="stable").tolist()

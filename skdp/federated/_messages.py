@@ -1,4 +1,4 @@
-"""Messages of a federated fit as bytes, and how they travel."""
+"""Messages of a federated fit as bytes, and their transport within one process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Kind(IntEnum):
-    """What a message is; even kinds are a client's answers to the kind before."""
+    """Kinds of messages; an even kind is a client's answer to the kind before."""
 
     OPEN = 1  # server: a step begins; what is asked
     KEYS = 2  # client: two public keys
@@ -49,7 +49,7 @@ class Kind(IntEnum):
 
 
 class Header(NamedTuple):
-    """Which run and step a message belongs to, and who says to be its sender."""
+    """Run, step and stated sender of a message."""
 
     kind: Kind
     step: int
@@ -68,7 +68,7 @@ class Keys(NamedTuple):
 class Question(bytes):
     """The public question of a step, as `AggregationClient` hands it to its callback.
 
-    The bytes are the server's. The rest was checked by the client's own half of the secure sum.
+    The bytes come from the server. The client's own part of the secure sum checked the rest.
 
     Parameters
     ----------
@@ -91,19 +91,19 @@ class Question(bytes):
 
 
 def check_run_id(run_id: bytes) -> bytes:
-    """Return the name of a run; it must never name another one."""
+    """Return the checked name of a run, which must not be used for another run."""
     if not isinstance(run_id, bytes) or not 1 <= len(run_id) <= 64:
         raise ValueError(f"run_id must be 1 to 64 bytes (use os.urandom(16)). Got {run_id!r}.")
     return run_id
 
 
 def run_digest(run_id: bytes) -> bytes:
-    """Return the name of a run as it stands in headers."""
+    """Return the digest of a run's name that headers contain."""
     return hashlib.sha256(b"skdp.federated.run/1" + run_id).digest()[:16]
 
 
 def context(run_id: bytes, step: int, question: Question) -> bytes:
-    """Return a digest of all public values of a step, which enters every key and every seal.
+    """Return a digest of all public values of a step, from which every key and seal is derived.
 
     If a server sends different values to different clients, their masks do not cancel, and the sum
     stays masked.
@@ -249,8 +249,8 @@ def _distinct(rows: Iterable[tuple[int, T]]) -> dict[int, T]:
 # What the server asks of its clients in one step, as bytes: public values only, never a pickle.
 #
 # A request is a magic line, and plain data with arrays (`skdp.privacy.accounting.plain_data`): both
-# sides compute with the same bits. `Request.decode` refuses whatever it does not know; it runs no
-# code and imports nothing.
+# sides compute with the same bits. `Request.decode` refuses all unknown data, runs no code and
+# imports nothing.
 
 
 Argument: TypeAlias = "float | NDArray[Any] | None"
@@ -291,7 +291,7 @@ class Request(NamedTuple):
     step : float
         Unit of the integers in which clients answer.
     calls : tuple of Call
-        Narrowings of the query, then the release.
+        Restrictions of the query, then the release.
     """
 
     serial: int
@@ -317,7 +317,7 @@ class Request(NamedTuple):
 
 
 def _packed(argument: Argument) -> Any:
-    """Return what travels: None, a float, or an array of eight-byte numbers."""
+    """Return a value to send: None, a float, or an array of eight-byte numbers."""
     if argument is None:
         return None
     if isinstance(argument, np.ndarray):
@@ -332,7 +332,7 @@ def _decoded(data: bytes) -> Request:
     header = unpack(data[len(_REQUEST_MAGIC) :], longest_text=2**16)
     if not isinstance(header, dict) or set(header) != set(Request._fields):
         raise ValueError
-    if not 1 <= len(header["calls"]) <= 8:  # more than any fit asks for
+    if not 1 <= len(header["calls"]) <= 8:  # more than any fit needs
         raise ValueError
     calls = tuple(
         Call(_typed(str, name), tuple(map(_argument, args))) for name, args in header["calls"]
@@ -391,7 +391,7 @@ class LocalTransport:
         self._lost = lost
 
     def exchange(self, messages: Mapping[int, bytes], accept: Callable[[int, bytes], bool]) -> None:
-        """Deliver each message and pass on its answer; a client that refuses sends none."""
+        """Deliver each message and its answer; a client that refuses sends none."""
         for client_id, message in messages.items():
             if client_id not in self._handlers:
                 continue

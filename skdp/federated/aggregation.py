@@ -1,4 +1,4 @@
-"""Secure sums: the client's half, the server's half, and both in one process."""
+"""Secure sums: the client, the server, and both in one process."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from skdp.federated._messages import SERVER, Header, Keys, Kind, LocalTransport,
 from skdp.federated.config import AggregationAbortedError, AggregationConfig, InvalidMessageError
 from skdp.privacy.noise.words import KEY_BYTES
 
-# The client's half of a secure sum: it masks its contribution, and guards its own masks.
+# The client of a secure sum: it masks its contribution, and keeps its masks secret.
 
 
 Respond: TypeAlias = Callable[[bytes], NDArray[np.uint64]]
 
 
 def checked_words(values: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
-    """Return what a client's `respond` gave, or refuse."""
+    """Return the checked result of a client's `respond`, or refuse."""
     if values.dtype != np.uint64 or values.shape != (size,):
         raise TypeError(
             f"respond must return a uint64 array of shape ({size},). "
@@ -43,7 +43,7 @@ def pair_key(shared: bytes, context: bytes, one: int, other: int) -> bytes:
 
 
 def self_key(seed: bytes, context: bytes, client_id: int) -> bytes:
-    """Key of the mask that a client has for itself."""
+    """Key of a client's own mask (its self-mask)."""
     return _crypto.derive(seed, context, b"self" + struct.pack("<I", client_id))
 
 
@@ -62,7 +62,7 @@ def sealing_key(shared: bytes, context: bytes, sender: int, receiver: int) -> by
 
 
 def signed_part(context: bytes, client_id: int, keys: Keys) -> bytes:
-    """What a client signs about its keys."""
+    """Return the bytes that a client signs, with its keys."""
     return b"skdp.federated.keys/1" + context + struct.pack("<I", client_id) + b"".join(keys[:2])
 
 
@@ -72,7 +72,7 @@ class _ClientStep:
 
     question: Question
     context: bytes
-    expected: Kind | None = Kind.PEERS  # the next kind that is answered; None: no more answers
+    expected: Kind | None = Kind.PEERS  # the next kind of message to answer; None: answer no more
     masking: _crypto.KeyPair = field(default_factory=_crypto.KeyPair)
     sealing: _crypto.KeyPair = field(default_factory=_crypto.KeyPair)
     seed: bytes = field(default_factory=lambda: os.urandom(KEY_BYTES), repr=False)
@@ -233,7 +233,7 @@ class AggregationClient:
         }
         shared = {peer: state.masking.agree(state.peers[peer].mask) for peer in held}
         state.held = held
-        state.expected = None  # whatever happens in the callback, it is not called again
+        state.expected = None  # the callback is not called again, even if it fails
         total = checked_words(self._respond(state.question), state.question.size).copy()
         _crypto.mask(np.add, total, self_key(state.seed, context, me))
         for peer, secret in shared.items():
@@ -252,11 +252,11 @@ class AggregationClient:
                 shares.append((owner, 0, pair[: _crypto.SHARE_BYTES]))
             elif owner in dead:
                 shares.append((owner, 1, pair[_crypto.SHARE_BYTES :]))
-        self._state = None  # before anything leaves; the secrets go too
+        self._state = None  # before anything is sent; this deletes the secrets too
         return self._answer(Kind.REVEAL, wire.pack_reveal(shares))
 
     def _check_survivors(self, state: _ClientStep, alive: set[int], dead: set[int]) -> None:
-        """Refuse whatever could open less than the sum of enough contributions."""
+        """Refuse a request that could open a sum of too few contributions."""
         neighbours = set(self._neighbours)
         if alive & dead:
             raise InvalidMessageError("A client cannot be both in the sum and dropped out.")
@@ -274,12 +274,12 @@ def _route(context: bytes, sender: int, receiver: int) -> bytes:
     return context + struct.pack("<II", sender, receiver)
 
 
-# The server's half of a secure sum: it carries messages, and opens nothing but the sum.
+# The server of a secure sum: it forwards messages, and opens only the sum.
 
 
 @dataclass
 class _ServerStep:
-    """What the server collected in one step."""
+    """The state of the server in one step."""
 
     question: Question
     context: bytes
@@ -299,7 +299,7 @@ class AggregationServer:
 
     `begin` returns the first messages, by client. Hand the answers to `receive`;
     when no more come, `advance` returns the next messages, and in the end an empty dict: then
-    `total` holds the sum. Whoever has not answered until `advance` has dropped out of the step.
+    `total` holds the sum. A client that has not answered before `advance` has dropped out.
 
     Parameters
     ----------
@@ -441,7 +441,7 @@ class AggregationServer:
         return {peer for peer in self._graph.neighbours[client] if peer in others}
 
     def _unmask(self, state: _ServerStep) -> NDArray[np.uint64]:
-        """Take off the self-masks of the survivors and the pair masks of the others."""
+        """Subtract the self-masks of the survivors and the pair masks of the others."""
         try:
             for client in state.alive:
                 seed = _crypto.combine(state.shares[client], self._config.shares_needed)
@@ -473,7 +473,7 @@ class AggregationServer:
 
 @dataclass(frozen=True)
 class AggregationResult:
-    """What a step opened: the sum modulo 2^64, and how many contributions it holds."""
+    """The opened sum of a step, modulo 2^64, and its number of contributions."""
 
     total: NDArray[np.uint64]
     n_survivors: int
@@ -488,10 +488,10 @@ class Aggregator(Protocol):
 
 
 class Transport(Protocol):
-    """Carries messages of the server to clients, and their answers back."""
+    """Delivers messages of the server to clients, and their answers to the server."""
 
     def exchange(self, messages: Mapping[int, bytes], accept: Callable[[int, bytes], bool]) -> None:
-        """Send each client its message; call ``accept(client_id, answer)`` for what comes back.
+        """Send each client its message; call ``accept(client_id, answer)`` for each answer.
 
         It returns when `accept` was True for every client, or no more answers are to be expected.
         An answer that is not accepted (a late one) does not count.
@@ -504,13 +504,13 @@ class SecureAggregator:
     The sum of a step is all that is opened. Fewer than ``n_clients - n_dropouts`` contributions
     open nothing: the call raises `AggregationAbortedError`. No step is repeated.
 
-    Secure against parties that follow the protocol and pool what they see (the server and at
-    most `n_colluders` clients), not against a server that lies. Not externally reviewed.
+    Secure against parties that follow the protocol and share what they receive (the server and
+    at most `n_colluders` clients), not against a server that deviates. Not externally reviewed.
 
     Parameters
     ----------
     transport : Transport
-        How messages travel: `LocalTransport`, or your own (`examples/federated`).
+        Delivers the messages: `LocalTransport`, or your own (`examples/federated`).
     config : AggregationConfig
         What all parties agreed on.
     run_id : bytes, default=None

@@ -51,7 +51,7 @@ class AggregationConfig:
     Parameters
     ----------
     n_clients : int
-        Clients of each step; a client that is away counts as dropped out. Public.
+        Clients of each step; an absent client counts as dropped out. Public.
     n_colluders : int, default=1
         T: clients that may share all they know with each other and with the server. A curious
         client is one of them: it knows its own noise. With 0, budgets hold against the server and
@@ -74,7 +74,7 @@ class AggregationConfig:
     n_dropouts: int = 0
 
     def __post_init__(self) -> None:
-        """Check that a sum hides whose contribution is whose."""
+        """Check that a sum hides the single contributions."""
         for name, low in (("n_clients", 2), ("n_colluders", 0), ("n_dropouts", 0)):
             check_int(self, name, low)  # type: ignore[no-untyped-call]
         if self.n_honest < 2:
@@ -95,7 +95,7 @@ class AggregationConfig:
     def degree(self) -> int:
         """Number of neighbours of each client: k = T + 2F + 1, at least 20, even (or all others).
 
-        A circulant graph of degree k stays connected when any k - 1 clients are taken out, so
+        A circulant graph of degree k stays connected without any k - 1 clients, so
         k >= T + F + 1 leaves the honest survivors connected: their masks hide all partial sums.
         """
         wanted = max(_FEWEST_NEIGHBOURS, self.n_colluders + 2 * self.n_dropouts + 1)
@@ -121,12 +121,12 @@ class AggregationConfig:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Clients, colluders and drop-outs: what sizes the noise."""
+        """Clients, colluders and drop-outs, which determine the noise."""
         return int(self.n_clients), int(self.n_colluders), int(self.n_dropouts)
 
     @property
     def effective_sigma(self) -> float:
-        """Standard deviation, in steps, of the rounded Gaussian that the honest parts are."""
+        """Standard deviation, in steps, of the sum of the honest parts, a rounded Gaussian."""
         return math.sqrt(self.n_honest * noise.PART_SIGMA_INT**2 - 1 / 12)
 
     @property

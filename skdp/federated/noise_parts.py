@@ -12,7 +12,7 @@ c = z a^2/(a^2 + b^2). By Poisson summation that sum does not depend on c but fo
 within exp(-4e14). So h parts are N_Z(sqrt(h) sigma_c), which is within 4.9e-4 / (h^2 sigma_c^4) of
 the rounded Gaussian of variance h sigma_c^2 - 1/12, the `effective_sigma` of the accounting. Each
 part drawn adds the total variation of its sampler. The parts beyond h are independent of these:
-adding them, or telling them to the colluders, is post-processing.
+adding them, or revealing them to the colluders, is post-processing.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from skdp.privacy.gate.session import Grant, PrivacySession
 from skdp.privacy.noise import integers as noise
 
 # Public cap on what one unit adds, in steps: integers of a block stay exact, as in the central fit,
-# and a total of up to 2**29 rows fits 64 bits (beyond that it wraps, which costs accuracy alone).
+# and a total of up to 2**29 rows fits 64 bits (beyond that it wraps, which affects accuracy only).
 _LARGEST_CHANGE = 2.0**33
 
 
 class PartGrant(Grant):
     """A grant whose noise comes in parts, one from each client of a federation.
 
-    A client opens it by `noised`, which adds its part alone: too little noise outside of a secure
-    sum. The server opens it by `close`; each does so once. The noise that the receipt counts
+    A client uses it once, by `noised`, which adds this client's part alone: too little noise
+    outside of a secure sum. The server uses it once, by `close`. The noise that the receipt counts
     (`noise_scale`) is that of the clients who neither collude nor drop out.
     """
 
@@ -56,14 +56,14 @@ class PartGrant(Grant):
         return self.finish(total)._replace(noise_scale=scale)
 
     def open(self, answer: Callable[[float], NDArray[Any]]) -> Answer:
-        """Refuse: one part is less noise than was paid for."""
+        """Refuse, because one part is less noise than the charge is for."""
         raise PrivacyError("a grant of parts is opened by a secure sum of contributions only.")
 
 
 def granted_step(bound: Bound, mu: float, parts: AggregationConfig, step: float | None) -> float:
     """Return the step of a release in parts; one that was proposed is refused if it is too fine.
 
-    It is no ordinary float, or one at which the change is larger than what was paid.
+    A step is too fine if it is no normal float, or if its mu is larger than the charge.
     """
     allowed, smallest = mu * parts.effective_sigma, max(sys.float_info.min, bound.min_step)
     if step is None:
@@ -98,7 +98,7 @@ def distribute(
     Parameters
     ----------
     session : PrivacySession
-        Who pays.
+        The session that is charged.
     bound : Bound
         The public bound of the statistic, for a change inside one client.
     share : float

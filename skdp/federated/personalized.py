@@ -28,9 +28,10 @@ from skdp.solvers.user_heads import ClassMeans, HeadNorms, HeadRule, Heads, Head
 
 # Federated fits of personalised models: the requests of the server and the answers of devices.
 #
-# The solver is that of the central fit. There a message is a public function of one user's rows,
-# with public arrays as parameters. Here only the arrays are sent. The client builds the function
-# from them and its own copy of the estimator, so it need not trust bounds or code of the server.
+# The solver is that of the central fit. In a central fit, a message is a public function of one
+# user's rows with public arrays as parameters. In a federated fit only the arrays are sent: the
+# client builds the function from them and its own copy of the estimator, so that it need not trust
+# bounds or code of the server.
 
 
 _SKEW, _MOST_RULES, _MOST_POINTS = 1e-6, 1000, 1000
@@ -101,7 +102,7 @@ class FirstFitUsers(PrivateQuery):
     def pooled_regression_moments(
         self, weight: Any, target_center: Any, target_size: float
     ) -> Bounded:
-        """Return the moments X'X and X'y for the global model, one bounded share for each user."""
+        """Return the moments X'X and X'y for the global model; each user adds a bounded part."""
         intercept = self._estimator.fit_intercept
         return self._asked(Pooled(weight, target_center, target_size, intercept))
 
@@ -166,8 +167,8 @@ class _AskUsers:
 def trial_users(estimator: Any, d: int, p: int) -> FirstFitUsers:
     """Return synthetic users with few and with many rows, to test requests on before paying.
 
-    A request that works for these users works for all, so that no error can follow a payment. Some
-    have rows of zeros, others have entries of all sizes, beyond any bounds that a server may send.
+    A request that works for these users works for all, so that no error can follow a charge. Some
+    have rows of zeros, others have entries of all sizes, beyond all bounds that a server may send.
     """
     codes = np.repeat(np.arange(6), [1, 3, d + 3, 1, 3, d + 3])
     X, Y = np.zeros((len(codes), d)), np.zeros((len(codes), p))
@@ -395,10 +396,10 @@ class FederatedRounds:
     ...     factor = (1 + rng.standard_normal((n, 1))) * np.eye(6)[0]
     ...     return X, np.sum(X * factor[users], axis=1), users
     >>> config = AggregationConfig(n_clients=8, n_colluders=2)
-    >>> houses = [people(250) for _ in range(8)]
+    >>> sites = [people(250) for _ in range(8)]
     >>> estimator = DPPersonalizedRegressor(1, epsilon=2.0, target_bounds=(-3, 3))
     >>> clients = [
-    ...     PersonalizedClient(estimator, X, y, config, groups=g, epsilon=2.0) for X, y, g in houses
+    ...     PersonalizedClient(estimator, X, y, config, groups=g, epsilon=2.0) for X, y, g in sites
     ... ]
     >>> sums = UnmaskedAggregator([client.respond for client in clients])
     >>> model = FederatedRounds(estimator, config).fit(sums, n_features=6)

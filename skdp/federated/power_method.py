@@ -1,7 +1,7 @@
-"""The decentralised fit of row-partitioned data: a server without rows, clients with their own.
+"""The decentralised fit of row-partitioned data: clients hold the rows, and a server fits.
 
-The solver is that of the central fit. The server hands it an `ask` whose answers come from a secure
-sum; each client reads its own rows through its own gate.
+The solver is that of the central fit. The server passes it an `ask` whose answers are secure sums;
+each client reads its own rows through its own gate.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ default="row"
         )
 
     def _entries(self, X: Any, unit: Unit, adjacency: str) -> PrivateQuery:
-        """Return the query of a part of a matrix, under a bound that is the client's own."""
+        """Return the query of a part of a matrix, under the client's own bound."""
         kind = INTERVAL if unit.bound is INTERVAL else NORM
         if self.unit_bound is None:
             self.unit_bound = kind.default
@@ -262,7 +262,7 @@ class FederatedPowerMethod:
     ``config.n_colluders``), and the server's view of the protocol satisfies it too, even
     together with ``config.n_colluders`` clients, as long as contributions come through secure
     aggregation and at most ``config.n_dropouts`` clients drop out of a step: each client adds a
-    part of the noise, and the honest parts alone make up the noise of the central fit. The price
+    part of the noise, and the honest parts alone make up the noise of the central fit. The cost
     is public: the noise scale grows by ``sqrt(s / (s - T - F))`` when all of s clients answer.
 
     Parameters
@@ -389,11 +389,11 @@ class FederatedPowerMethod:
 def _as_sums(estimator: Any, unit: Unit) -> None:
     """Set an algorithm whose releases are sums over clients, or raise.
 
-    Randomized response is no sum, and neither are second moments of rows split between clients.
+    Randomized response is not a sum over clients, nor is X'X if clients hold parts of one row.
     """
     routes = unit.federated
     if unit.bound is DEGREE and getattr(estimator, "unit_bound", 0) is None:
-        estimator.set_params(unit_bound=DEGREE.default)  # the clients' default; it is not learnt
+        estimator.set_params(unit_bound=DEGREE.default)  # the clients' default
     if estimator.algorithm in ("auto", "randomized"):
         estimator.set_params(algorithm=routes[0])
     elif estimator.algorithm not in routes:

@@ -193,7 +193,7 @@ _INSTEAD = {
     "manifold": "Use DPPCA or DPTruncatedSVD.",
     "model_selection": "Use DPGridSearchCV, which pays for its choice.",
     "frozen": "Fit it on public data, with a transform that takes one row at a time.",
-    "compose": "Transform y by public constants, or set 'target_bounds'.",
+    "compose": "Transform y by a public function before the fit, or set 'target_bounds'.",
 }
 
 

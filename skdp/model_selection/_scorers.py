@@ -16,6 +16,7 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.metadata_routing import MetadataRequest
 
 from skdp._validation import ColumnBounds, Seed, as_labels, check_labels
+from skdp.base import no_warnings
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._proven import (
     all_numbers,
@@ -107,7 +108,7 @@ def _origin(model, X):
 
 def _of_public_row(function, X):
     """Call a function with a row of zeros, or with one of ones if zeros fail, as in a logarithm."""
-    with np.errstate(all="ignore"):
+    with no_warnings(), np.errstate(all="ignore"):
         try:
             return function(public_row(X))
         except Exception:
@@ -255,7 +256,7 @@ class PrivateScorer:
         owners = None
         if unit.of_groups:
             if groups is None:
-                raise ValueError("the unit is the user: pass 'groups' to the scorer.")
+                raise ValueError("A score of groups needs 'groups': pass them to the scorer.")
             owners = np.unique(check_labels(groups), return_inverse=True)[1]
         n = 1.0 if private_count else float(n_rows(X) if owners is None else owners.max() + 1)
         query = LossQuery(

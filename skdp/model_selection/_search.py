@@ -66,7 +66,10 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         """Return what the search protects, if each part of each candidate protects the same."""
         meaning = self._meaning(fit_params)
         if scored_unit(meaning[0]).of_groups and fit_params.get("groups") is None:
-            raise ValueError("a search scores groups: pass 'groups' to fit, not a 'group_column'.")
+            raise ValueError(
+                f"{type(self).__name__} scores groups, and needs them apart from X: leave out "
+                "'group_column' and this column of X, and pass 'groups' to fit."
+            )
         for params in candidates:  # all of them: the candidates that run are drawn later
             for part in dp_parts(candidate_of(self.estimator, params)):
                 unit, adjacency = meaning_of(part, with_groups="groups" in fit_params)
@@ -157,10 +160,11 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         if not (isinstance(scorer, PrivateScorer) and scorer.suits(self.estimator)):
             raise ValueError(
                 f"{type(self).__name__} has no private score for this estimator with "
-                f"scoring={self.scoring!r}. For a regressor set public 'target_bounds', or pass "
-                "scoring=make_private_scorer('squared_error', (0, largest)) with a public bound "
-                "'largest'. 'accuracy' is for classifiers alone. Losses of predictions need "
-                "'predict'; losses of projections need 'inverse_transform' of every step."
+                f"scoring={self.scoring!r}. For a regressor set public 'target_bounds' and no "
+                "'scoring', or scoring=make_private_scorer('squared_error', (0, largest)) with a "
+                "public bound 'largest'. 'accuracy' is for classifiers alone. Losses of "
+                "predictions need 'predict'; losses of projections need 'inverse_transform' of "
+                "every step."
             )
         if any(part.random_state is not None for part in dp_parts(self.estimator)):
             raise ValueError(

@@ -65,7 +65,7 @@ class RankQuery(SumQuery):
 
         `which` holds the index of a grid point for each column. An entry adds w/2, -w/2 or 0 to its
         column of weight w. So a row adds an array of norm |w|/2 at most, for the vector w of
-        weights; a group adds the mean over its rows, which is no longer. Replace: the new row may
+        weights; a group adds the mean over its rows: no larger norm. Replace: the new row may
         lie on the other side of the points in all columns, which gives |w|. A weight is rounded to
         steps, by 1/2 at most. What a group adds is an integer multiple of 2^-30 of a weight, so
         only the sum is rounded: by 1/2 for each of two neighbours.
@@ -144,15 +144,15 @@ class ColumnQuery(GroupQuery):
     _weights: FloatArray | None = None
 
     def weighted(self, weights: FloatArray) -> ColumnQuery:
-        """Return the same columns; their ranks are multiplied by public weights."""
+        """Return the same columns, whose ranks are multiplied by public weights."""
         return self._with(_weights=weights)
 
     def grid(self, points: FloatArray) -> RankQuery:
-        """Return how entries compare with the points of a public grid, of shape (d, m)."""
+        """Return the query of the ranks of public grid points, of shape (d, m), among entries."""
         return self.distances(None, points)
 
     def distances(self, center: FloatArray | None, points: FloatArray) -> RankQuery:
-        """Return how distances from a public centre compare with a public grid."""
+        """Return the query of the ranks of public grid points among distances from a centre."""
         return self._derived(RankQuery, self._source, self._columns, points, center, self._weights)
 
     def _columns(self) -> Kept:
@@ -161,7 +161,7 @@ class ColumnQuery(GroupQuery):
         return self._stored
 
     def moments(self, center: FloatArray, size: FloatArray, c: float) -> Bounded:
-        """Return sums of w, of b (w^2 - 1/2) and of c, for w = (x - center)/size cut to [-1, 1].
+        """Return sums of w, of b (w^2 - 1/2) and of c; w is (x - center)/size clipped to [-1, 1].
 
         The weights b = 1.66 and c are public. Where nothing is protected `size` may be infinite:
         w = x - center, and w^2 is not shifted. Entries that are not stored are counted, and add
@@ -169,7 +169,7 @@ class ColumnQuery(GroupQuery):
         One row: a column adds w^2 + b^2 (w^2 - 1/2)^2 <= 1 + b^2/4, largest at |w| = 1. Replace,
         with p = w - w' and s = w + w', |p| + |s| <= 2: p^2 (1 + b^2 s^2) <= 4 for b <= 1.66, as
         (1 - s/2)^2 (1 + b^2 s^2) <= 1 on [0, 2]; the count does not change, unless one of the two
-        rows is not finite: then the other one comes or goes alone.
+        rows is not finite: then only the other one is added or removed.
         A group adds the mean of what its rows would add. Norms of it and of differences are convex:
         largest for single rows.
         """

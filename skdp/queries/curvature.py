@@ -43,7 +43,7 @@ def _directions(
 
 
 def _curvature(columns: Columns, radius: float, unit: float, longest: float) -> NDArray[np.int64]:
-    """Return the sum of b z z' in integer units; z is rounded, and clipped if very long."""
+    """Return the sum of b z z' in integer units; z is rounded, and a very large norm clipped."""
     lengths, directions = columns["lengths"], columns["directions"]
     total = np.zeros((directions.shape[1],) * 2)
     for i in range(0, len(lengths), MAX_ROWS):
@@ -59,7 +59,7 @@ def public_curvature(sums: ClippedSum, radius: float) -> tuple[FloatArray, float
     """Return the sum of b z z' and the median norm p, in the coordinates of `ClippedSum.total`.
 
     It is defined for the unit "label" only. Return None if contributions are mixed by a full
-    covariance (`MixedRecords`), or if the matrix would take much longer than the sums themselves.
+    covariance (`MixedRecords`), or if the matrix would take much more time than the sums.
     """
     query = sums.query
     query.check_public_rows()

@@ -149,7 +149,7 @@ class MatrixUnit:
         change = self.product(X) * _DUALS["spectral"](U)
         if self.kind.dual != "frobenius":
             return change
-        return min(change, self.product(U) * _DUALS["spectral"](X))  # no side is always shorter
+        return min(change, self.product(U) * _DUALS["spectral"](X))  # either may be smaller
 
     def ritz(self, X: FloatArray, order: int = 2, error: float = 0.0) -> float:
         """Largest norm of the change of X'A X, for a symmetric A (without loops: edges).
@@ -367,15 +367,16 @@ def _clipped(values: FloatArray, unit: MatrixUnit) -> FloatArray:
 # arithmetic is in integers.
 #
 # * An entry beyond 2**53 s' has float neighbours 2 s' away at least: there E is zero. Entries are
-#   cut at +-2**53 s', in both neighbours alike, and E is what it was. (A cut that moves E, as at s,
-#   does not contract the spectral norm.)
+#   clipped at +-2**53 s' in both neighbours, which does not change E. (Clipping that changes E, as
+#   at s, does not contract the spectral norm.)
 # * Entries are rounded to multiples of a power of two, u = 2**-f s'. That moves each entry of E by
 #   at most u, and none where it is 0: E has norm s + sqrt(m n) u <= (1 + 2**-13) s for 2**f >=
 #   2**14 sqrt(m n). (A sum of n entries moves by n u, norms of n sums by n**1.5 u: mixed.)
-# * X over the step of the release is rounded to 26 bits of its longest column. That is free, as X
-#   is public, but moves its norms by a factor of at most 1 + 2**-25 sqrt(size of X): the longest
-#   row is no shorter than the longest column over sqrt(n), and its k entries move by 2**-26 of that
-#   column each. A second row may be far shorter: there the error is added (pairs).
+# * X over the step of the release is rounded to 26 bits of its largest column norm. That costs no
+#   budget, as X is public, but changes its norms by a factor of at most 1 + 2**-25 sqrt(size of X):
+#   the largest row norm is at least the largest column norm over sqrt(n), and its k entries move by
+#   2**-26 of that column norm each. The second row norm may be far smaller: there the error is
+#   added (pairs).
 # * Products are exact (see `skdp.data.integers`), and rounded down to whole steps at the end.
 
 
@@ -383,7 +384,7 @@ _WIDER_ROUNDED = (1 + 2.0**-13) * WIDER  # rounded entries, and norms of public 
 
 
 def _moved(X: FloatArray, order: int = 2) -> float:
-    """Return by what factor rounding to 26 bits may change the norms of a public matrix.
+    """Return the factor by which rounding to 26 bits may change norms of a public matrix.
 
     With order 1 the norm is the largest l1 norm of a row, whose relative change may be sqrt(k)
     times as large.
@@ -497,11 +498,11 @@ class NormQuery(_MatrixQuery):
 # Second moments of rows whose privacy unit is one entry.
 #
 # Notation: A is m x n with entries clipped to [lo, hi], which holds 0; both shapes are public. Rows
-# are shortened to a public clip norm C after that, so one entry moves one row.
+# are scaled down to a public clip norm C after that, so one entry moves one row.
 #
 # Change of A'A by one entry: let a row have u outside the entry, s in it, and F(s) be the largest
 # ||x x' - y y'||_F for x the clipped (u, s) and y the clipped (u, 0). Unclipped it is |s| sqrt(2
-# |u|^2 + s^2), with |u|^2 <= C^2 - s^2. If both are clipped, x and y have length C and angle
+# |u|^2 + s^2), with |u|^2 <= C^2 - s^2. If both are clipped, x and y have norm C and angle
 # arctan(|s|/|u|), |u| >= C: sqrt(2) C^2 |s| / sqrt(|u|^2 + s^2), largest at |u| = C. If x alone is,
 # with z = |u|^2 the square is C^4 + z^2 - 2 C^2 z^2/(z + s^2), which falls and then rises in z:
 # largest at the ends of [max(C^2 - s^2, 0), C^2], which are the other cases (or y = 0: C^2). So
@@ -541,7 +542,7 @@ class EntryRowQuery(PrivateQuery):
         self.shape: tuple[int, int] = A.shape
         self.clip_norm = unit.largest * math.sqrt(A.shape[1])
         self._kept: NDArray[np.intp] | None = None
-        self._clean: dict[str, Any] = {}  # shared by what was restricted
+        self._clean: dict[str, Any] = {}  # shared by restricted queries
 
     def clipped(self, clip_norm: float) -> EntryRowQuery:
         """Return the same rows under a public clip norm."""
@@ -585,7 +586,7 @@ class EntryRowQuery(PrivateQuery):
         return self._lengths().kept_below(threshold)
 
     def norms_above(self, threshold: float) -> Bounded:
-        """Return the number of rows longer than a threshold: one entry changes one row."""
+        """Return the number of norms above a threshold: one entry changes one row."""
         return self._lengths().above(threshold)
 
     def counts(self) -> Bounded:

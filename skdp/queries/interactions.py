@@ -3,15 +3,15 @@
 Notation: user u with the set S of d items gives the row 1_S / sqrt(max(d, d0)); d0, the degree
 floor, is a public integer. Neighbours: one 1 appears or goes (add_remove), or one 1 of a user moves
 to another item (replace: the degree stays). The numbers of users and of items are public.
-X (n x k) is public; r1 >= r2 are its largest row norms, c_j the sum of its j largest (no sum of j
-rows of X is longer than min(c_j, sqrt(j) ||X||_2)).
+X (n x k) is public; r1 >= r2 are its largest row norms, c_j the sum of its j largest (a sum of j
+rows of X has a norm of at most min(c_j, sqrt(j) ||X||_2)).
 
 Both units offer the same two releases, so that one solver serves both: the item counts, and the
 Gram matrix of the user rows without its diagonal (pairs), on selected items.
 
 | one ... more or less | counts | pairs | Gram matrix |
 |---|---|---|---|
-| row: user of d items, scaled | 1 (rows of length 1) | 1 (pairs of norm 1) | |
+| row: user of d items, scaled | 1 (rows of norm 1) | 1 (pairs of norm 1) | |
 | row, counts for pure noise | 1 (rows of sum 1) | | |
 | interaction | 1 (long histories weigh less) | `pair_change` | `gram_change` |
 """
@@ -159,7 +159,7 @@ class InteractionQuery(PrivateQuery):
         return self._rows
 
     def _error(self, X_norm: float) -> float:
-        """Bound the float error of R'(R X) in two neighbours: rows are shorter than 1."""
+        """Bound the float error of R'(R X) in two neighbours: row norms are at most 1."""
         terms = self.shape[0] + self.shape[1] + 8
         return 2 * terms * ROUNDING * self.shape[0] * X_norm
 
@@ -209,7 +209,7 @@ class InteractionQuery(PrivateQuery):
     def pairs(self) -> Bounded:
         """Return R'R without its diagonal, users of the floor scaled to a norm of 1: `pair_change`.
 
-        Two items of a user of d add 1/sqrt(e (e - 1)) for e = max(d, d0, 2): rows are shorter than
+        Two items of a user of d add 1/sqrt(e (e - 1)) for e = max(d, d0, 2): row norms are below
         2**(1/4).
         """
 
@@ -261,7 +261,7 @@ class InteractionQuery(PrivateQuery):
 
 # Co-occurrences of items: the Gram matrix of non-negative rows without its diagonal.
 #
-# The diagonal (an item with itself) says nothing about latent factors, and item counts are known.
+# The diagonal (an item with itself) does not depend on latent factors, and item counts are known.
 # The same holds for the direction v of item popularity, which is public. If both are removed from x
 # x' before it is scaled to norm 1, rows count more: the squared signal is twice as large for a row
 # of two items, d / (d - 1) times for one of d items, and still larger for rows of popular items.
@@ -344,7 +344,7 @@ class RowHistories(SumQuery):
     n_jobs : int or None
         Threads for the passes over the rows; it never changes a result.
     cap : float or None
-        Public: entries count by min(x, cap), then rows have length 1. None: all alike.
+        Public: entries count by min(x, cap), then rows have norm 1. None: all alike.
     pure : bool
         Whether counts are for pure noise: sums of rows whose entries sum to 1.
     """
@@ -364,7 +364,7 @@ class RowHistories(SumQuery):
         self._pure = pure
 
     def counts(self) -> Bounded:
-        """Return the sums of the rows, each of length 1 (of sum 1 if `pure`) and not negative."""
+        """Return the sums of the rows, each of norm 1 (of sum 1 if `pure`) and not negative."""
         if self._pure:
             return self._shares()
         rows = restricted(self._source, partial(history_rows, cap=self._cap), self.n_features)
@@ -397,7 +397,7 @@ class RowHistories(SumQuery):
         """Return the co-occurrences without the popularity direction: see `PairQuery.moment`."""
         view = partial(history_rows, kept=kept, cap=self._cap)
         query = self._derived(PairQuery, restricted(self._source, view, len(kept)))
-        if len(kept) > GRAM_FEATURES:  # each thread needs a moment of its own
+        if len(kept) > GRAM_FEATURES:  # each thread needs its own array
             query.n_jobs = 1
         return query.moment(popular)
 
@@ -428,5 +428,5 @@ class InteractionHistories(PrivateQuery):
         return self._at(degree_floor=floor).columns(kept).pairs()
 
     def cells(self, kept: NDArray[np.intp]) -> Bounded:
-        """Return the cells of the kept items, to be flipped."""
+        """Return the cells of the kept items, for randomized response."""
         return self._at(degree_floor=1).columns(kept).cells()

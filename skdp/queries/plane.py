@@ -99,7 +99,7 @@ class PlaneQuery(SumQuery):
         return self._tally("score_histogram", inside + 1, place)
 
     def shapes(self, frame: Frame) -> Bounded:
-        """Return, for each class, six sums: of a, of w and of b ww', w cut to the unit disc.
+        """Return, for each class, six sums: of a, of w and of b ww', w clipped to the unit disc.
 
         a is 1/2, b is sqrt(2), and the entry off the diagonal counts sqrt(2) times. One row at
         radius r adds 1/4 + r^2 + 2 r^4 <= 13/4. Replace: by one of another class, twice that. In
@@ -120,7 +120,7 @@ class PlaneQuery(SumQuery):
 
     def _tally(self, name: str, size: int, place: Callable[[Block], NDArray[np.intp]]) -> Bounded:
         """Return the numbers of rows at each of `size` places; a row adds 1 to one, or nothing."""
-        # Replacing one valid row by another changes no single number, by an invalid one it does.
+        # At one place, a valid row replaced by a valid one changes nothing; by an invalid one, 1.
         units = 1.0 if size == 1 else self.neighbours.units
 
         def answer(step: float) -> NDArray[Any]:

@@ -45,7 +45,7 @@ from skdp.units import unit_named
 # Passes over the records, and numbers of single records that are cached between passes.
 #
 # These numbers (units, norms, residuals) stay on the machine that holds the records. The functions
-# that compute them there hold public values alone, so that they may be sent.
+# that compute them contain only public values, so that they may be sent there.
 
 
 Pair = tuple[FloatArray, FloatArray]
@@ -57,7 +57,7 @@ _MOST_RECORDS = 2**25
 
 
 def centred(columns: Columns, center: float) -> FloatArray:
-    """Return the targets less a public number, 0 for records that contribute nothing."""
+    """Return the targets minus a public number, 0 for records that contribute nothing."""
     return np.where(columns["units"] > 0, columns["targets"] - center, 0.0)
 
 
@@ -113,14 +113,14 @@ def _check_number(n: float, kind: type[Exception] = ValueError) -> None:
 
 # Sums of clipped contributions of a trace regression, in tangent coordinates.
 #
-# Notation as above: a record adds e_i P_T X_i, cut to length C.
+# Notation as above: a record adds e_i P_T X_i, clipped to norm C.
 
 
 BELOW = 1 - 1e-12  # a clipping factor is lowered by this, more than its float error
 _FLOOR = 2.0**-6  # smallest size of a tangent part, relative to the norm: sums stay below 2**53
 
 
-# -- functions that are sent to the records: they hold public values alone -------------------------
+# -- functions that are sent to the records: they contain only public values -----------------------
 
 
 def _masked(units: FloatArray, residuals: FloatArray, sizes: FloatArray, bias: float) -> Pair:
@@ -289,7 +289,7 @@ class ClippedSum(PrivateQuery):
         return itemgetter("residuals", "sizes")
 
     def scores_below(self, threshold: float) -> Bounded:
-        """Return the rank of a threshold among the lengths of the contributions."""
+        """Return the rank of a threshold among the norms of the contributions."""
         scores = self._columns.numbers(partial(_scores, lengths=self._lengths))
         return self.query._below(scores, threshold, "gradient_norm_centered_rank")
 
@@ -311,10 +311,10 @@ class ClippedSum(PrivateQuery):
     # -- the total ---------------------------------------------------------------------------
 
     def total(self, clip_level: float) -> Bounded:
-        """Return the sum of the contributions, each of length at most C, in tangent coordinates.
+        """Return the sum of the contributions, each of norm at most C, in tangent coordinates.
 
         One record: C; replace and label: 2 C (X, y and -X, y are antipodal). In integers a record
-        adds trunc(w) Z, with an upper bound of |w| ||P_T Z|| at most C: truncation only shortens.
+        adds trunc(w) Z, with an upper bound of |w| ||P_T Z|| at most C: truncation only shrinks.
         Coordinates: (W1 K W2 V, (U'W1 K W2)(I - VV')) of the exact sum K, an isometry of T; then
         the intercept. The public map is exact and floors (`slack`).
         """
@@ -417,7 +417,7 @@ def _moments(block: Zipped, form: Form, level: float, unit: float, below: float)
 
 
 class RecordQuery(SumQuery):
-    """Releases over records (X_i, y_i), each with its bound; nothing is computed before it is paid.
+    """Releases over records (X_i, y_i), each with its bound; nothing is computed before the charge.
 
     Parameters
     ----------
@@ -433,7 +433,7 @@ class RecordQuery(SumQuery):
     n_jobs : int or None
         Threads; they never change a result.
     place, units : array of shape (d1 d2,) and arrays of shapes (d1,) and (d2,), or None
-        Public: taken off each (dense) record, and what its rows and columns are divided by.
+        Public: subtracted from each (dense) record; its rows and columns are divided by the units.
     """
 
     units = "records"
@@ -500,7 +500,7 @@ class RecordQuery(SumQuery):
     ) -> NDArray[Any]:
         """Add ``term(block)`` over records with columns: exact integers, or floats at step 0."""
         if self._n_known != self._n_known:
-            _check_number(int(self.survey.sum(_number)), PrivacyError)  # which passes the gate
+            _check_number(int(self.survey.sum(_number)), PrivacyError)  # which the gate shows
         source: AnyRows = columns.with_columns()
         return sum_rows(source, term, shape, exact=step != 0.0, n_jobs=self.n_jobs)
 

@@ -1,13 +1,13 @@
 """The moments that a linear regression needs, in one release; and sums of bounded losses.
 
 Notation: x is a row of norm at most C, v the q targets of the record, cut to public bounds and
-scaled to norm at most t, c the bias of the intercept. A record longer than C is weighted down as a
+scaled to norm at most t, c the bias of the intercept. A record with |x| > C is weighted down as a
 whole: f = min(1, C/|x|), u = f (x, c), f v. This is least squares with weights f^2, which keeps a
-linear relation between x and y; a row that is shortened next to an unchanged target breaks it. A
+linear relation between x and y; scaling down the row alone would break it. A
 group of m records is weighted down as a whole, where the mean square of its (x, c) exceeds
 U^2 = C^2 + c^2; its records count 1/sqrt(m) each (see `skdp.queries.sums`). Products of rows with
-targets alone scale longer rows down, and leave targets and biases unchanged, because no squares
-must match them.
+targets scale down rows alone, and leave targets and biases unchanged, because no squares must match
+them.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class RegressionQuery(GroupQuery):
     records : RowSource or RemoteRows of blocks `Zipped`, or `Groups`
         The private rows and targets, wherever they are.
     clip_norm : float
-        Records with longer rows are weighted down; groups, by their root mean square length.
+        Records with larger row norms are weighted down; groups, by their root mean square norm.
     scale : TargetScale
         Public bounds of the targets.
     row_scale : RowScale or None
         Public units of the (kept) columns; None takes the rows as they are.
     kept : array of int, Mapped or None
-        Public columns; the others play no part, in lengths neither.
+        Public columns; the others are not used, not even in norms.
     by_group : bool
         Whether all records of a group are one unit.
     adjacency : {"add_remove", "replace"}
@@ -168,10 +168,10 @@ class RegressionQuery(GroupQuery):
 
         One record adds uu' and, twice, uv', with |u|^2 <= U^2 = C^2 + c^2 and |v| <= t:
         U^4 + 2 U^2 t^2. (The block Y'Y, of which no regression makes use, would add t^4.) Replace
-        (u, v) by (p, q) of full lengths and let r = u.p: |uu' - pp'|^2 + 2 |uv' - pq'|^2 =
+        (u, v) by (p, q) of full norms and let r = u.p: |uu' - pp'|^2 + 2 |uv' - pq'|^2 =
         2 U^4 - 2 r^2 + 4 U^2 t^2 - 4 r v.q, largest at v.q = -t^2 sign(r), a parabola in |r| with
         its top at t^2: 2 (U^2 + t^2)^2 for t <= U, else 8 U^2 t^2 at |r| = U^2. It grows with each
-        length, so shorter records move less; it is reached for c <= C, which rows of any angle
+        norm, so smaller records move less; it is reached for c <= C, which rows of any angle
         need. Zeros in place of Y'Y keep the matrix symmetric.
         One group adds sum uu' and, twice, sum uv', with sum |u|^2 <= U^2 and sum |v|^2 <= t^2: by
         Cauchy-Schwarz the norms of one record. Replace, with G and H the matrices of the products
@@ -196,11 +196,11 @@ class RegressionQuery(GroupQuery):
         A row of norm L > C adds C of the bound, where the weights of least squares leave C^2 / L.
         One record adds z w' with z = (f x, c), w = (v, c): |z| <= U, |w| <= T = (t^2 + c^2)^.5,
         U T. Replace (z, w) by (p, r): the square of the change is convex in each of f x and v, so
-        that full lengths are worst. With m = c^2 it is 2 U^2 T^2 - 2 (x.y + m) (v.s + m), largest
+        that full norms are worst. With m = c^2 it is 2 U^2 T^2 - 2 (x.y + m) (v.s + m), largest
         at x.y = -C^2, v.s = t^2 for t, c <= C: (2 C T)^2, where opposite rows have one target. (A
-        bias that is shorter in one than in the other, as after rounding, moves it by less: that is
+        bias that is smaller in one than in the other, as after rounding, moves it by less: that is
         4 C^2 t^2 + C^2 (l + k)^2 + t^2 (l - k)^2 + (l^2 - k^2)^2 for l, k <= c.) Else 2 U T.
-        A group is shortened as a whole, (x, c) to U: sum z w', by Cauchy-Schwarz of norm U T;
+        A group is scaled down as a whole, (x, c) to U: sum z w', by Cauchy-Schwarz of norm U T;
         replace 2 U T.
         """
         C, c, t = self.clip_norm, float(bias), float(target_norm)
@@ -234,7 +234,7 @@ class RegressionQuery(GroupQuery):
 
 @dataclass(frozen=True)
 class _MomentOfBlock:
-    """The term of one block, from public numbers alone, so that it can travel."""
+    """The term of one block, from public numbers alone, so that it may be sent."""
 
     clip_norm: float
     scale: views.TargetScale
@@ -263,14 +263,14 @@ class _MomentOfBlock:
         Z = views.GroupMap(self.clip_norm, math.sqrt(self.step))(rows)
         V = self._targets(block, good, f)
         last = f * bias_units(self.bias, self.step)
-        last = np.rint(last) if self.step else last  # f <= 1: no longer
+        last = np.rint(last) if self.step else last  # f <= 1: no larger norm
         if self.part == "moment":
             return moment_of(Z, V, last if self.bias else None)
         W = np.column_stack([V, last])
         return np.vstack([blocks.cross_product(blocks.unpacked(Z), W), last @ W])
 
     def _factors(self, norms: FloatArray, good: NDArray[np.bool_], longest: float) -> FloatArray:
-        """Return the root of each record's weight; products shorten the rows alone."""
+        """Return the root of each record's weight; products scale down rows alone."""
         with np.errstate(divide="ignore", invalid="ignore"):
             f = np.where((norms > longest) & (self.part != "products"), longest / norms, 1.0)
         return np.where(good & np.isfinite(norms), f, 0.0)
@@ -316,7 +316,7 @@ class _MomentOfGroups(_MomentOfBlock):
         """Return the moment of rows, targets and biases in units, each norm checked exactly."""
         rows, good = self._rows(block)
         records = block._replace(rows=rows)
-        if self.bias or self.part == "products":  # these have a place for it
+        if self.bias or self.part == "products":  # these arrays have a column for it
             records = views.with_bias(records, self.bias)
             records = records._replace(rows=blocks.where_rows(good, records.rows))
         length = math.hypot(self.clip_norm, self.bias)
@@ -348,11 +348,11 @@ def moment_of(rows: blocks.Block, V: FloatArray, last: FloatArray | None) -> Flo
     return out
 
 
-# Sums of bounded losses: how well a released model does, one number for each unit.
+# Sums of bounded losses of a released model, one number for each unit.
 #
-# The losses are a closure that must give each row a value that depends on that row alone, bit by
-# bit (`skdp.model_selection` sees to that): a batched product does not, and one row more could move
-# the last bits of all others.
+# The losses are a closure. Each loss must depend on its row alone, bit by bit, which
+# `skdp.model_selection` ensures: in a batched product, one more row could change the last bits of
+# all others.
 
 
 @dataclass(frozen=True)
@@ -380,7 +380,7 @@ class _Losses:
 
 
 class LossQuery(SumQuery):
-    """Losses of rows (or mean losses of users), clipped to public bounds, about their middle.
+    """Losses of rows (or mean losses of users), clipped to public bounds, minus their midpoint.
 
     Parameters
     ----------
@@ -391,7 +391,7 @@ class LossQuery(SumQuery):
     bounds : tuple of two floats
         (a, b): a loss counts as min(max(loss, a), b); NaN as (a + b)/2.
     adjacency : {"add_remove", "replace"}
-        Whether neighbours differ in a unit that is there or not, or in its values.
+        Whether neighbours differ in the presence of a unit, or in its values.
     owners : ndarray or None
         Users of the rows as integers, where the unit is the user.
     """
@@ -416,9 +416,9 @@ class LossQuery(SumQuery):
         """Return the sum of clipped losses less (a + b)/2.
 
         A unit more or less: (b - a)/2, reached at either end. Other values: b - a, from end to
-        end. Each unit's integer is rounded by itself and cut a step beyond the largest; the middle
-        of the bounds is a float, which moves the ends by less than 2^-50 of what they are, and its
-        own rounding is covered by the factor below.
+        end. Each unit's integer is rounded by itself and clipped a step beyond the largest. The
+        midpoint is a float, which moves the ends by less than 2^-50 of their size; the factor below
+        covers its rounding.
         """
         radius = (self._high - self._low) / 2 + 2.0**-50 * max(abs(self._low), abs(self._high))
 

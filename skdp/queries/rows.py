@@ -2,9 +2,9 @@
 
 Notation: x is a row with ||x|| <= C (clipped inside the query), z its integer image with
 z.z <= C**2/h**2 in exact integers, h the unit. A group (see `skdp.queries.sums`) has m rows that
-count 1/sqrt(m) each, with squared lengths of sum C**2 at most. Its second moment is PSD of trace at
-most C**2: a mixture of 0 and of moments of single rows. Changes of sums are convex in what comes
-and goes, so that no groups move them by more than single rows do. Neighbours:
+count 1/sqrt(m) each, with squared norms of sum C**2 at most. Its second moment is PSD of trace at
+most C**2: a mixture of 0 and of moments of single rows. Changes of sums are convex in what is added
+and removed, so that groups move them by at most what single rows do. Neighbours:
 `add_remove` (a row or group is present or absent, n private) or `replace` (any other, n public).
 """
 
@@ -52,7 +52,7 @@ class RowQuery(GroupQuery):
     rows : array, CSR matrix, memory map, RowSource or RemoteRows
         The private rows, or batches of groups of them.
     clip_norm : float
-        Rows longer than this are scaled down to it; of a group, its root mean square length.
+        Rows of a larger norm are scaled down to it; of a group, its root mean square norm.
     by_group : bool
         Whether all rows of a group are one unit.
     adjacency : {"add_remove", "replace"}
@@ -83,7 +83,7 @@ class RowQuery(GroupQuery):
         return self.clip_norm * (FINE if self.by_group else ROW_UNIT)
 
     def _map(self, unit: float) -> views.GroupMap:
-        """Return what makes clipped rows of a block: in units, or floats at unit 0."""
+        """Return the map of a block to its clipped rows: in units, or floats at unit 0."""
         return views.GroupMap(self.clip_norm, unit)
 
     # -- restricted queries (public arguments) -----------------------------------------------
@@ -91,7 +91,7 @@ class RowQuery(GroupQuery):
     def clipped(self, clip_norm: float) -> RowQuery:
         """Return the same rows under a public clip norm; norms are measured once.
 
-        Their unit follows from the calls alone, here and where they are made again.
+        Their unit depends on the calls alone, so that a client which repeats them finds the same.
         """
         return self._with(clip_norm=float(clip_norm), _exact_sums={}, _exact_gram=None)
 
@@ -101,13 +101,13 @@ class RowQuery(GroupQuery):
         return self._alike(RowQuery, rows, clip_norm=self.clip_norm)
 
     def centered(self, center: FloatArray, between: tuple[FloatArray, ...] = ()) -> RowQuery:
-        """Return the rows, cut to public bounds if any, minus a public centre; then clipped."""
+        """Return the rows, truncated to public bounds if any, minus a public centre, clipped."""
         rows = self._moved(self._source, center, between)
         query = self._alike(RowQuery, rows, clip_norm=self.clip_norm)
         return query if between else query._with(_given=self._source)
 
     def recentered(self, center: FloatArray) -> RowQuery:
-        """Return the rows about another centre close to the present one.
+        """Return the rows minus another centre, close to the present one.
 
         `norms_above` and `square_sum` go on using the cached norms about the first centre: a row's
         norm depends on that row alone, so their bounds hold. All other releases clip the rows about
@@ -135,7 +135,7 @@ class RowQuery(GroupQuery):
         return self._below(self._norms, threshold, "norm_centered_rank")
 
     def norms_above(self, threshold: float) -> Bounded:
-        """Return how many rows are longer than a threshold."""
+        """Return how many norms are above a threshold."""
         return self._above(self._norms, threshold, "norm_count_above")
 
     def square_sum(self) -> Bounded:
@@ -170,7 +170,7 @@ class RowQuery(GroupQuery):
     def positive_sums(self) -> Bounded:
         """Return the column sums of positive parts: replace ||x - y|| <= sqrt(2) C, as x.y >= 0.
 
-        Negative entries count as zeros after clipping, so that the bound needs no promise.
+        Negative entries count as zeros after clipping, so that the bound holds for all data.
         """
         change = self.neighbours.positive(self.clip_norm, self.n_features)
         return self._sums(change, positive=True)
@@ -293,8 +293,8 @@ class RowQuery(GroupQuery):
         xx' - yy' = a uu' - b ww' with u, w orthonormal and a, b in [0, C^2], so at most
         C^2 sqrt(|V'u|^2 + |V'w|^2) <= C^2 sqrt(s1^2 + s2^2) (Ky Fan). Groups: a mixture of those.
         In integers a row gives z p' with p = rint(V'z): rounding p moves it by at most
-        ||z|| sqrt(k)/2, for each row changed. Over the rows of a group that would add up without
-        end: products of groups are exact, and rounding the d x k sum costs sqrt(d k).
+        ||z|| sqrt(k)/2, for each row changed. Over the rows of a group these errors would add up
+        without limit: products of groups are exact, and rounding the d x k sum costs sqrt(d k).
         """
         d, (_, k), C = self.n_features, V.shape, self.clip_norm
         grid = PublicMatrix(V)

@@ -17,8 +17,8 @@ Neighbours and the change of z (in units), by privacy unit:
 2**52 that moves a step by up to 1/4.) Updates of an entry under "replace": alpha is twice the
 largest absolute value, not high - low: the two neighbours may have theirs at different times.
 
-Of one entry, or a sum of absolute values, that is the l1 norm too: A, and the sum of its rows, may
-have Laplace noise.
+For one entry, or a sum of absolute values, the bound is one on the l1 norm too: A, and the sum of
+its rows, may have Laplace noise.
 
 An update d counts as trunc(d/u): truncated toward zero, it is no larger than d, so what one unit
 adds up to D in absolute values stays below D/u (rounding to nearest would not: 0.6 u counts as u).
@@ -28,7 +28,7 @@ The change of S' z F, for z of norm 1, is then at most the product over both sid
 * a single row: the largest row norm of S, and the spectral norm of F;
 * anything else: the spectral norms;
 
-or, for Gaussian matrices that nobody knows, random with mean 1 (`SketchLaw`).
+or, for secret Gaussian matrices, random with mean 1 (`SketchLaw`).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class SketchUnit(MatrixUnit):
         return bound if None in (sketch.left, sketch.right) else bound._replace(remedy=_CORE_REMEDY)
 
     def refusal(self, kind: str) -> str | None:
-        """Say why sketches of a kind have no bound in mode "random"; None if they have one.
+        """Return why sketches of a kind have no bound in mode "random"; None if they have one.
 
         Gaussian sides have the chi-square law, and single entries meet rows of known norm.
         """
@@ -150,7 +150,7 @@ class SketchUnit(MatrixUnit):
         values = np.clip(values, self.low, self.high)
         if not unit:
             return values
-        with np.errstate(over="ignore"):  # what is beyond the largest float is cut as well
+        with np.errstate(over="ignore"):  # what is beyond the largest float is clipped too
             return np.clip(np.trunc(values * (1 / unit)), -EXACT, EXACT)
 
 

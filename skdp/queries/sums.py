@@ -1,7 +1,8 @@
 """Sums over units: what one unit adds bounds how far neighbours can move the sum.
 
-Only this module states what an adjacency costs. Neighbours: `add_remove` (one unit more or less;
-their number is private) or `replace` (one unit gives way to another; their number is public).
+Only this module derives the change of a sum from an adjacency. Neighbours: `add_remove` (one unit
+is added or removed; their number is private) or `replace` (one unit is replaced by another; their
+number is public).
 
 | one unit adds | add_remove | replace |
 |---|---|---|
@@ -63,12 +64,12 @@ class Neighbours:
 
     @property
     def replace(self) -> bool:
-        """Whether one unit gives way to another, so that their number is public."""
+        """Whether one unit is replaced by another, so that their number is public."""
         return self.adjacency == "replace"
 
     @property
     def units(self) -> float:
-        """How many contributions differ: one comes or goes, or one goes and one comes."""
+        """How many contributions differ: one is added or removed, or one is replaced (two)."""
         return 2.0 if self.replace else 1.0
 
     def number(self, low: float, high: float) -> float:
@@ -185,7 +186,7 @@ class SumQuery(PrivateQuery):
         return self._number(name, -0.5, 0.5, answer)
 
     def _above(self, numbers: Numbers, threshold: float, name: str) -> Bounded:
-        """Return how many units have a number above a threshold, not 0: each adds 0 or 1."""
+        """Return how many nonzero numbers are above a threshold: each unit adds 0 or 1."""
 
         def answer(step: float) -> NDArray[Any]:
             return whole_steps(step, (_counts(numbers, threshold)[1], 1.0))
@@ -194,12 +195,12 @@ class SumQuery(PrivateQuery):
 
 
 class NumberQuery(SumQuery):
-    """How one private number for each unit compares with public thresholds.
+    """Counts and ranks of public thresholds among private numbers, one for each unit.
 
     Parameters
     ----------
     numbers : Numbers
-        What sums a function of the numbers, wherever they are.
+        A sum over functions of the numbers, wherever they are.
     name : str
         First word of the releases.
     adjacency : {"add_remove", "replace"}
@@ -211,11 +212,11 @@ class NumberQuery(SumQuery):
         self._name = name
 
     def kept_below(self, threshold: float) -> Bounded:
-        """Return how many numbers are at most the threshold, minus half of those not zero."""
+        """Return how many nonzero numbers are at most the threshold, minus half of them all."""
         return self._below(self._source, threshold, f"{self._name}_centered_rank")
 
     def above(self, threshold: float) -> Bounded:
-        """Return how many numbers are above a threshold, not 0."""
+        """Return how many nonzero numbers are above a threshold."""
         return self._above(self._source, threshold, f"{self._name}_count_above")
 
 
@@ -244,7 +245,7 @@ def summed(rows: FloatArray, step: float) -> NDArray[Any]:
 
 def _counts(numbers: Numbers, point: float) -> list[int]:
     """Return how many numbers that are not 0 are at most a point, and above it."""
-    work = partial(_counted, point=point)  # no data, so that it can travel
+    work = partial(_counted, point=point)  # contains no data, so that it may be sent
     counts: list[int] = numbers(work, (2,)).tolist()
     return counts
 
@@ -255,19 +256,20 @@ def _counted(values: FloatArray, point: float) -> NDArray[np.int64]:
     return np.array((low - zeros, high) if point >= 0 else (low, high - zeros), np.int64)
 
 
-# Rows by group: the row map of a group, and what its queries begin with.
+# Rows by group: the row map of a group, and the common part of its queries.
 #
-# A row is a group of one row. Notation: a group has m rows. What rows would add to a sum the group
-# adds the mean of: a convex combination, so that no bound of single rows is exceeded. Two things
-# are no mean of bounded rows, and are bounded for the group as a whole: C bounds the root mean
-# square of its rows' lengths, and a size that of the sum over its rows. Then rows count 1/sqrt(m)
-# each and have squared lengths of sum C^2 at most; laid flat they are one long row, so that the row
-# map and its exact check serve groups too, and integers depend on the group's rows alone, in any
-# order. Neighbours: all rows of one group come or go (`add_remove`), or give way to any rows of
-# another (`replace`, the number of groups is public; how many rows each has never is).
+# A row is a group of one row. Notation: a group has m rows. A group adds to a sum the mean of what
+# its rows would add. This is a convex combination, so that no bound of single rows is exceeded. Two
+# quantities are no means of bounded rows, and are bounded for the group as a whole: C bounds the
+# root mean square of its rows' norms, and a size the norm of a sum over its rows. Then rows count
+# 1/sqrt(m) each, and their squared norms sum to at most C^2. Laid flat they are one row, so that
+# the row map and its exact check work for groups too, and the integers depend on the group's rows
+# alone, in any order. Neighbours: all rows of one group are added or removed (`add_remove`), or
+# replaced by any rows of another (`replace`: the number of groups is public, their numbers of rows
+# never are).
 
 
-FINE = 2.0**-24  # unit of a group in sums and projections, in units of the bound of its length
+FINE = 2.0**-24  # unit of a group in sums and projections, relative to the bound of its norm
 
 
 class GroupQuery(SumQuery):
@@ -306,14 +308,14 @@ class GroupQuery(SumQuery):
 # and r = x - V a. Its share of X'X V is (V a + r) a'. Scaling the core V a a' by 1/scale before the
 # release leaves b a' with b = r + V a / scale, of Frobenius norm ||a|| ||b||: half of C^2 at most
 # where the core is scaled away, against C^2 for the whole product. A group, whose rows Z have
-# squared lengths of sum C^2 at most, adds one array: M = (Z - r A V')'A with A = ZV and r = 1 -
-# 1/scale. It is summed over the group's rows first and then clipped as a whole, so that what
-# cancels between rows costs nothing.
+# squared norms of sum C^2 at most, adds one array: M = (Z - r A V')'A with A = ZV and r = 1 -
+# 1/scale. It is summed over the group's rows first and then clipped as a whole, so that parts
+# which cancel between rows need no noise.
 
 
 ROW_UNIT = 2.0**-20  # unit of a row in clipped sums and of its size, in units of the clip norm
-# ||b|| counts as at least ||a||/8. Rows inside the span of V then send no long core vectors, whose
-# sums could overflow, for tangent parts that they do not have.
+# ||b|| counts as at least ||a||/8. Otherwise rows inside the span of V, which have no tangent part,
+# would add core vectors of large norm, whose sums could overflow.
 _SMALLEST_B = 8.0
 
 
@@ -330,7 +332,7 @@ def tangent_bound(clip_norm: float, scale: float) -> float:
 
 @dataclass(frozen=True)
 class Split:
-    """The public side of the split: all that is needed where the rows are, and no rows."""
+    """The public part of the split: what a machine with rows needs; it contains no rows."""
 
     grid: FloatArray
     removed: float
@@ -412,14 +414,14 @@ class TangentQuery(SumQuery):
         the tangent part are antipodal there). In integers a row z gives (z - r V rint(a)) times
         rint(w a)', with a = V'z, r = 1 - 1/scale and b = z - r V a. Let f and e be what the two
         roundings add: ||f|| <= min(||a||, sqrt(p)/2), as no number moves by more than itself, and e
-        likewise. The left factor is no longer than z (V a shrinks to (1 - r) V a - r V f), and
-        longer than b by r ||f|| at most. So the product exceeds ||b|| ||w a|| by at most
+        likewise. The left factor has at most the norm of z (V a shrinks to (1 - r) V a - r V f),
+        and at most that of b plus r ||f||. So the product exceeds ||b|| ||w a|| by at most
         r ||f|| ||a|| + ||z|| ||e|| <= ||z|| sqrt(p): that of both roundings (p/4) is inside.
         Rounding the d x p result costs sqrt(d p).
         """
         d, p = self._V.shape
         level = min(float(clip_level), self.largest)
-        clip_norm = self.clip_norm  # `term` goes to where the rows are: it may not carry `self`
+        clip_norm = self.clip_norm  # `term` is sent to the rows, so it must not contain `self`
 
         def answer(step: float) -> NDArray[Any]:
             split, unit = self._split if step else self._float_split, math.sqrt(step)
@@ -454,7 +456,7 @@ class TangentQuery(SumQuery):
 
 @dataclass(frozen=True)
 class _Terms:
-    """The terms of a batch of groups, from public numbers alone, so that it can travel.
+    """The terms of a batch of groups, from public numbers alone, so that it may be sent.
 
     Sums over rows are exact integers, so that no bit depends on their order; floats at unit 0.
     """
@@ -528,7 +530,7 @@ class GroupTangentQuery(TangentQuery):
         """Return the sum of w M, w = min(1, clip_level / ||M||_F).
 
         One group: at most L = min(clip_level, largest size), as ||M|| <= ||Z - r A V'|| ||A|| in
-        Frobenius norms, which is at most what a single row can reach; replace: 2 L (groups whose
+        Frobenius norms, which is at most that of a single row; replace: 2 L (groups whose
         rows are mirrored in the tangent part are antipodal there). Each group is rounded once.
         """
         d, p = self._V.shape
@@ -557,7 +559,7 @@ def bias_units(bias: float, step: float) -> float:
 
 
 def exact_bias(moment: FloatArray, step: float, bias: float) -> FloatArray:
-    """Undo that the bias column was rounded down to whole units (both are public)."""
+    """Undo the rounding of the bias column to whole units (both are public)."""
     exact, scale = moment.copy(), bias / (max(1, bias_units(bias, step)) * math.sqrt(step))
     exact[-1] *= scale
     exact[:, -1] *= scale

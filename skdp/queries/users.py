@@ -1,12 +1,12 @@
 """Queries whose privacy unit is one user: all rows that carry the same label.
 
 A user's contribution is computed by a public function of that user's rows alone and then scaled to
-a public norm, so its size bounds the change whatever the rows are. Neighbours: `add_remove` (a
-user comes or goes; the number of users is private) or `replace` (another user with any rows).
+a public norm, which bounds the change for all rows. Neighbours: `add_remove` (a user is added or
+removed; the number of users is private) or `replace` (another user with any rows).
 
 A bad user (rows that are not finite, degenerate, or of any scale) gives a zero contribution.
 Users with equally many rows are handled together, in arrays of shape (users, rows, features); all
-products are made user by user, so that their bits do not depend on who else is in the batch.
+products are made user by user, so that their bits do not depend on other users in the batch.
 """
 
 from __future__ import annotations
@@ -178,12 +178,12 @@ class UserQuery(SumQuery):
         return NumberQuery(numbers, name, adjacency=self.adjacency)
 
     def columns(self) -> ColumnQuery:
-        """Return the query over columns in which one row represents each user."""
+        """Return the query over the columns of one row for each user."""
         rows = restricted(self._source, one_each, self.n_features)
         return self._derived(ColumnQuery, rows)
 
     def targets(self) -> ColumnQuery:
-        """Return the query over targets in which that of the same row represents each user."""
+        """Return the query over the targets of the same row of each user."""
         rows = restricted(self._source, partial(one_each, targets=True), self.n_outputs)
         return self._derived(ColumnQuery, rows)
 

@@ -112,7 +112,8 @@ def choose_route(estimator, shape):
     if max(ours, other) < _LEAST_SIGNAL and estimator.epsilon > _LEAST_PURE:
         return "popularity", "popularity: only a latent factor of a tenth of all would be detected"
     name = "one_shot" if ours > other else "gram"
-    return name, f"{name}: expected signal {max(ours, other):.3g}, else {min(ours, other):.3g}"
+    least = f"{min(ours, other):.3g} with {'gram' if ours > other else 'one_shot'}"
+    return name, f"{name}: expected signal {max(ours, other):.3g}, and {least}"
 
 
 # A private recommender: noisy popularity, and latent factors above the noise.

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.metrics import accuracy_score, r2_score
 
+from skdp._limits import BLOCK
 from skdp._validation import check_classes, check_range
 from skdp.theory import PlanData, PlansMixin, _made
 from skdp.theory._plan import check_share, fit_rows, histories_of, rows_of
@@ -183,6 +184,11 @@ class TracePlans(PlansMixin):
             raise ValueError(f"'signal' must be a positive number. Got {signal!r} instead.")
         (d1, d2), size = d, math.prod(d)
         rows = rows_of(n, size if nnz is None else 1)
+        if nnz is None and rows * size > 512 * BLOCK:  # 4 GiB
+            raise ValueError(
+                f"A plan would draw {rows} dense records of {size} entries, which is too much. "
+                "State nnz=1 if each record is one entry, such as a rating."
+            )
         r = min(self.rank, d1, d2)
         left, right = (np.linalg.qr(rng.standard_normal((s, r)))[0] for s in d)
         M = signal / math.sqrt(r) * left @ right.T

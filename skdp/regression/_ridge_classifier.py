@@ -251,7 +251,8 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
             warn_caller(
                 f"{type(self).__name__} may predict one class for nearly all rows (it finds less "
                 "than a tenth of each other class), or be hardly better than that. "
-                f"Released class counts: {np.rint(found.totals).astype(int).tolist()}. "
+                "Released class counts, in which clipped rows count less: "
+                f"{np.rint(found.totals).astype(int).tolist()}. "
                 f"Use {remedy}more records or a larger 'epsilon'.",
                 PartialSignalWarning,
             )

@@ -1,4 +1,4 @@
-"""Numbers of rows: the same for dense and CSR rows, whatever stands next to them."""
+"""Numbers of rows: the same for dense and CSR rows, and independent of other rows."""
 
 from functools import partial
 
@@ -81,7 +81,7 @@ def test_cross_products_of_all_layouts_are_the_same(shape, rng):
         assert np.array_equal(blocks.cross_product(block, beside), rows.T @ beside)
 
 
-# -- views of rows: what is bad stays bad ----------------------------------------------------------
+# -- views of rows: a bad row stays bad ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -113,7 +113,7 @@ def test_columns_of_sparse_rows_are_the_same_once_more_selected(monkeypatch, rng
         assert source.n_rows() == 80
 
 
-# -- numbers of rows that are kept where the rows are ----------------------------------------------
+# -- numbers of rows that are cached on the machine of the rows ------------------------------------
 
 
 def first(block):
@@ -147,10 +147,10 @@ def test_values_count_up_to_their_cap():
     np.testing.assert_array_equal(same.toarray(), plain.toarray())
 
 
-# -- what is kept for units between passes: within a public limit, and without a trace in results --
+# -- the cache of units between passes: within a public limit, without an effect on results --------
 
 
-def test_what_does_not_fit_is_made_again(monkeypatch):
+def test_arrays_that_do_not_fit_the_cache_are_computed_again(monkeypatch):
     monkeypatch.setattr(views, "MEMORY", 100)
     made = []
 
@@ -182,10 +182,10 @@ def messages(query):
 
 @pytest.mark.parametrize("m", [3, 9])
 @pytest.mark.parametrize("kind", ["numbers", "dummies", "one hash"])
-def test_no_bit_depends_on_what_is_kept(m, kind, monkeypatch, rng):
+def test_no_bit_depends_on_the_cache(m, kind, monkeypatch, rng):
     """Users with fewer rows than features, and with more; in any order, on threads.
 
-    Sums of dummies are alike, and may be of -0; who knows the hash makes rows that share one.
+    Sums of dummies are alike, and may be of -0; an attacker can make rows with equal hashes.
     """
     X, y = rng.standard_normal((8 * m, 5)), rng.standard_normal((8 * m, 1))
     if kind != "numbers":
@@ -206,8 +206,8 @@ def test_no_bit_depends_on_what_is_kept(m, kind, monkeypatch, rng):
     assert all(answer.any() for answer in found[0])
 
 
-def test_what_one_user_makes_alone_is_not_kept_for_those_beside_it(rng):
-    """A batch has the key of its first user: its own company, and nobody's else."""
+def test_the_cache_of_one_user_is_not_used_for_others(rng):
+    """A batch has the key of its first user, and is cached for that batch only."""
     X, y = rng.standard_normal((18, 2)), rng.standard_normal((18, 1))
     rows = UserRows(X, y, np.repeat(np.arange(6), 3), True)
     first, other = (units.Batch(rows, np.arange(i, i + 3)) for i in (0, 3))

@@ -1,4 +1,4 @@
-"""Rows on Dask workers: the bits of the fit in memory, and nothing but sums comes home."""
+"""Rows on Dask workers: the bits of the fit in memory; workers send only sums."""
 
 import gc
 import os
@@ -122,12 +122,12 @@ def test_blocks_are_made_inside_their_task_where_the_graph_allows_it():
     assert kinds == ["Lazy"] * 3 + ["Delayed"] * 3
 
 
-# -- what comes home -------------------------------------------------------------------
+# -- what workers send -----------------------------------------------------------------
 
 
 @pytest.fixture
 def totals(monkeypatch):
-    """Everything that `dask.compute` hands to the driver during a fit."""
+    """Record everything that `dask.compute` returns to the driver during a fit."""
     seen, true = [], dask.compute
 
     def compute(*args, **kwargs):
@@ -142,7 +142,7 @@ def totals(monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("name", FITS)
-def test_only_sums_of_integers_come_home(name, totals):
+def test_only_sums_of_integers_reach_the_driver(name, totals):
     model, y = FITS[name]
     with record_transcript() as transcript:
         model.fit(unknown(X), *map(unknown, y))
@@ -167,7 +167,7 @@ def test_only_sums_of_integers_come_home(name, totals):
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_what_travels_holds_no_rows_and_no_targets(monkeypatch):
+def test_messages_to_workers_hold_no_rows_and_no_targets(monkeypatch):
     """A function that carried its query would carry the graph of all blocks."""
     import cloudpickle
 
@@ -222,7 +222,7 @@ def test_nothing_stays_on_the_cluster(cluster):
 
 
 def assert_nothing_left(cluster):
-    gc.collect()  # of tests before, whose errors hold what their fits had
+    gc.collect()  # errors of earlier tests refer to the data of their fits
     for _ in range(100):
         left = cluster.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
         if not left:
@@ -285,7 +285,7 @@ def test_an_error_of_the_cluster_is_named_without_its_text(monkeypatch):
 
 def killing(flag):
     def kill(block):
-        try:  # only the first worker here dies: with none left, and none born anew, all would wait
+        try:  # only the first worker is killed: without any worker the fit would wait for ever
             os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return block
@@ -297,7 +297,7 @@ def killing(flag):
 
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
-def test_a_killed_worker_costs_time_and_no_release(cluster, tmp_path):
+def test_a_killed_worker_causes_no_second_release(cluster, tmp_path):
     model = skdp.DPPCA(2, svd_solver="power", clip_norm=9.0)
     expected = fitted(model, X)
     with record_transcript() as transcript:
@@ -314,7 +314,7 @@ def test_a_killed_worker_costs_time_and_no_release(cluster, tmp_path):
 LOST = distributed.client.FutureCancelledError("key", "lost dependencies")
 
 
-# A trace regression keeps numbers of records on the workers from pass to pass: they are made anew.
+# A trace regression caches numbers of records on the workers: they are computed again.
 LOSSES = {
     "lost": (skdp.DPPCA(2), (), (3, 12), LOST),
     "late": (skdp.DPPCA(2), (), (3, 12), distributed.TimeoutError()),
@@ -327,7 +327,7 @@ LOSSES = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("what", LOSSES)
-def test_what_all_workers_lost_is_sent_again(what, monkeypatch):
+def test_data_that_all_workers_lost_are_sent_again(what, monkeypatch):
     """The public matrix of a step cannot be computed again by Dask: the step is, before noise."""
     model, y, lost_at, error = LOSSES[what]
     true, persist, calls, made = dask.compute, dask.persist, [], []
@@ -425,7 +425,7 @@ def labels_with(place, label, kind=object):
      (labels_with(7, np.nan, float), PrivacyError, "withheld")],
     ids=["in two blocks", "the number 7 here and its digit there", "missing"],
 )  # fmt: skip
-def test_bad_labels_are_refused_and_none_comes_home(labels, error, message, totals):
+def test_bad_labels_are_refused_and_none_reaches_the_driver(labels, error, message, totals):
     with pytest.raises(error, match=message) as raised:
         skdp.DPPersonalizedRegressor(2).fit(lazy(X), lazy(Y), groups=lazy(labels))
     assert "ann" not in str(raised.value)

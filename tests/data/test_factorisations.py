@@ -1,4 +1,4 @@
-"""Factorisations of private units fail for nobody, and change nobody else's bits."""
+"""Factorisations of private units never fail, and a unit never changes the bits of another."""
 
 import functools
 
@@ -27,7 +27,7 @@ ROUTINES = {
 
 @pytest.fixture(autouse=True)
 def refusing(monkeypatch):
-    """Give up on matrices of 77, as LAPACK does on others: for a whole batch."""
+    """Fail on matrices of 77, as LAPACK does on others, for a whole batch."""
 
     def routine(true, A, *more):
         if (A == 77.0).all(axis=(1, 2)).any():
@@ -57,7 +57,7 @@ def test_a_bad_unit_gets_zeros_and_others_their_own_bits(name, bad):
 
 
 @pytest.mark.parametrize("name", ROUTINES)
-def test_singular_and_mixed_magnitudes_are_no_trouble(name):
+def test_singular_matrices_and_mixed_magnitudes_work(name):
     run, arguments = ROUTINES[name]
     hostile = [ROWS @ ROWS.T, ROWS.T @ ROWS, np.zeros((3, 3)), np.ones((3, 3))]
     hostile += [10.0**k * GOOD[0] for k in (-320, -200, 150, 307)]
@@ -69,7 +69,7 @@ def test_singular_and_mixed_magnitudes_are_no_trouble(name):
 
 @pytest.mark.parametrize("width", [1, 8192, 8193, 20_000])
 def test_squares_of_a_row_do_not_depend_on_the_rows_before(width):
-    """einsum alone does: it cuts rows that are longer than its buffer by where they stand."""
+    """They would with einsum alone, which splits rows beyond its buffer by their position."""
     rows = np.random.default_rng(0).standard_normal((9, 2, width + 1))[:, :, :width]
     whole = factorisations.row_squares(rows)
     np.testing.assert_allclose(whole, np.square(rows).sum(axis=2), rtol=1e-12)
@@ -78,6 +78,6 @@ def test_squares_of_a_row_do_not_depend_on_the_rows_before(width):
         assert np.array_equal(factorisations.row_squares(rows[i:, 1]), whole[i:, 1])
 
 
-def test_units_of_extreme_sizes_change_no_other_ones():
+def test_units_of_extreme_sizes_do_not_change_others():
     numbers, powers = np.array([1.0, 5e-324, 1e308]), np.array([3, 1060, -1060])
     assert np.array_equal(factorisations.times_powers(numbers, powers), np.ldexp(numbers, powers))

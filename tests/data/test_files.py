@@ -12,7 +12,7 @@ from skdp.testing import record_transcript
 from tools.outcomes import refuses
 from tools.places import GROUPS, USERS, D, Elsewhere, S, Table, X, Y, assert_same_bits, fitted, lazy
 
-# Tiny fits show little; whether a fit says so is tested where the estimators are.
+# Tiny fits find little; the tests of the estimators cover their warnings.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 
@@ -30,7 +30,7 @@ def test_integers_and_float32_are_read_as_they_are(tmp_path):
 
 
 def test_a_row_that_is_not_finite_contributes_nothing(tmp_path):
-    """It is not looked for before a release is paid for, and says nothing afterwards."""
+    """It is not searched for before the charge, and causes no message after it."""
     bad, good = X.copy(), X.copy()
     bad[5, 3], bad[6, 0] = np.nan, np.inf
     good[5:7] = 0
@@ -92,13 +92,13 @@ def test_columns_are_checked_as_for_arrays(npy, tmp_path):
     refuses(ValueError, "n_features", skdp.DPPCA(D + 1).fit, npy)
     np.save(tmp_path / "few.npy", X[:3])
     refuses(ValueError, "min", skdp.DPPCA(5, adjacency="replace").fit, [tmp_path / "few.npy"])
-    skdp.DPPCA(5).fit([tmp_path / "few.npy"])  # the number of rows is private: no error may tell it
+    skdp.DPPCA(5).fit([tmp_path / "few.npy"])  # no error may reveal the private number of rows
     ridge = skdp.DPRidge(clip_norm=9.0, target_bounds=(-1, 1)).fit(X, np.sign(X[:, 0]))
     assert ridge.score(npy, np.sign(X[:, 0])) == ridge.score(X, np.sign(X[:, 0]))
 
 
 @pytest.mark.parametrize("unit", ["interaction", "entry", "frobenius"])
-def test_other_units_ask_for_x_in_memory(unit, npy):
+def test_other_units_need_x_in_memory(unit, npy):
     refuses(ValueError, "in memory", skdp.DPTruncatedSVD(2, privacy_unit=unit).fit, npy)
 
 
@@ -130,7 +130,7 @@ CLIPPED = {"clip_norm": 1.0, "epsilon": 8.0, "privacy_unit": "group"}
     (skdp.DPPCA(1, **CLIPPED), None), (skdp.DPRidge(target_bounds=(-30.0, 30.0), **CLIPPED), Y),
     (USERS["regressor"][0], Y), USERS["classifier"],
 ], ids=["pca", "ridge", "regressor", "classifier"])  # fmt: skip
-def test_a_person_in_a_file_of_many_chunks_is_one(model, y, npy, monkeypatch):
+def test_a_person_in_many_chunks_of_a_file_is_one_unit(model, y, npy, monkeypatch):
     """Files of rows are cut into ranges: a person in two of them would count twice."""
     expected = fitted(model, X, y, groups=GROUPS)
     monkeypatch.setattr(stored_rows, "BLOCK", 4 * D)  # four rows: persons have six
@@ -158,7 +158,7 @@ def test_users_in_blocks_need_groups_and_classes(npy):
         skdp.DPPersonalizedRegressor(2).fit(npy, Y)
 
 
-# -- sources of one's own ------------------------------------------------------------------------
+# -- user-defined sources ------------------------------------------------------------------------
 
 
 class Floats(Elsewhere):

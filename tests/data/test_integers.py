@@ -71,7 +71,7 @@ def test_sparse_and_dense_rows_agree():
     assert np.array_equal(to_integers(sp.csr_array(X)).toarray(), to_integers(X))
 
 
-def test_clipped_rows_keep_direction_and_length(rng):
+def test_clipped_rows_keep_direction_and_norm(rng):
     X = rng.standard_normal((500, 20)) * 10.0 ** rng.uniform(-1, 8, (500, 1))
     unit = 1 / 15384.2
     Z = IntegerRows(1.0, unit)(X) * unit
@@ -80,7 +80,7 @@ def test_clipped_rows_keep_direction_and_length(rng):
 
 
 def test_unit_rows_are_rarely_truncated(rng):
-    """Rows on the sphere of the clip norm: rounded lengths stay within two units of it."""
+    """Rows on the sphere of the clip norm: rounded norms stay within two units of it."""
     X = rng.standard_normal((2000, 64))
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     radius = 15384.2
@@ -108,11 +108,11 @@ def test_norms_in_a_unit(scale):
 
 
 @pytest.mark.parametrize("n_features", [1, 7, 100, 4000])
-def test_a_row_of_length_one_has_length_one(n_features):
+def test_a_row_of_norm_one_has_norm_one(n_features):
     assert row_norms(np.eye(1, n_features), integers.length_unit(n_features)) == [1.0]
 
 
-# -- what one user adds is cut to its norm, whatever its scale: exactly, where it is integers ------
+# -- contributions of users are clipped to a norm at every scale: exactly for integers -------------
 
 
 def test_norms_of_contributions(rng):
@@ -165,7 +165,7 @@ def wide(shape):
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array], ids=["dense", "sparse"])
-def test_digits_are_small_and_are_the_number(form):
+def test_digits_are_small_and_sum_to_the_number(form):
     Z = wide((7, 9))
     digits = integers.split(form(Z), BITS)
     assert len(digits) == math.ceil(91 / BITS)
@@ -205,7 +205,7 @@ def test_products_and_their_floor(shift):
 
 
 @pytest.mark.parametrize("shift", [0, 1, 25])
-def test_the_floor_is_cut_at_two_to_the_62_exactly(shift):
+def test_the_floor_is_clipped_at_two_to_the_62_exactly(shift):
     edge = 2 ** (62 + shift)
     for value in (edge - 1, edge, edge + 1, edge * 5 // 4 + 3, -edge - 1, -edge + 1, edge * 2**70):
         parts, rest = [], value
@@ -252,8 +252,8 @@ def test_wide_map(bits):
 @pytest.mark.parametrize("bits", [12, 30, 62, 65])
 @pytest.mark.parametrize("scale", [1.0, 1.3])
 @pytest.mark.parametrize(("ratio", "length"), [(1.0, 2**15), (0.3, 2**15), (3.0, 2**4), (1e-7, 9)])
-def test_what_is_seen_of_a_moment_is_rounded_by_no_more_than_it_says(bits, scale, ratio, length):
-    """Up to the largest: the change that a row makes, against that of Python integers."""
+def test_a_projected_moment_is_rounded_by_at_most_its_bound(bits, scale, ratio, length):
+    """Sums of all sizes: the change by one row, against Python integers."""
     rng = np.random.default_rng(bits)
     d, k = 12, 4
     matrix = PublicMatrix(np.linalg.qr(rng.standard_normal((d, k)))[0] * scale)
@@ -286,21 +286,21 @@ def test_what_is_seen_of_a_moment_is_rounded_by_no_more_than_it_says(bits, scale
     assert matrix.projected(limbs[0], 1e9 / longest * 2**32, longest) is None
 
 
-def test_a_moment_of_many_columns_is_not_looked_at_again():
+def test_a_moment_of_many_columns_is_not_projected():
     matrix = PublicMatrix(np.eye(5000, 1))
     assert matrix.rounding == (0, 0) and matrix.projected(np.ones((2, 1, 1), int), 1, 1) is None
 
 
 @pytest.mark.parametrize("e", [-19, 0, 5, 16])
 def test_sums_are_scaled_down_modulo_two_to_the_64(e):
-    """A step may be so fine that a sum has no room: neighbours still differ by what one adds."""
+    """If a fine step makes a sum wrap, neighbours still differ by the contribution of one row."""
     K = np.array([sign * 2 ** min(62, 63 - e) + i for sign in (1, -1) for i in range(-3, 3)])
     factor = Fraction(math.floor(0.9 * 2**26)) * Fraction(2) ** (e - 26)
     wanted = [math.floor(factor * int(k)) % 2**64 for k in K]
     assert integers.scaled_down(K, math.ldexp(0.9, e)).view(np.uint64).tolist() == wanted
 
 
-def test_limbs_are_joined_to_what_they_were(rng):
+def test_joined_limbs_give_the_integer(rng):
     values = rng.integers(-(2**52), 2**52, 50)
     high, low = limbs_of(values.astype(np.float64)).astype(np.int64)
     assert np.array_equal(integers.joined(high, low, 0), values)
@@ -311,7 +311,7 @@ def test_limbs_are_joined_to_what_they_were(rng):
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 3e7])
-def test_public_matrix_is_exact_and_knows_its_norms(scale, rng):
+def test_public_matrix_and_its_norms_are_exact(scale, rng):
     V = rng.standard_normal((6, 3)) * scale
     matrix = PublicMatrix(V)
     np.testing.assert_allclose(matrix.norms, np.linalg.svd(V, compute_uv=False)[:2], rtol=1e-6)

@@ -14,7 +14,7 @@ from skdp.recommend import DPRecommender
 
 
 class OverwrittenRows:
-    """Hands out each block in the memory of the one before, which holds NaN in between."""
+    """Yields each block in the memory of the last one, which is NaN in between."""
 
     def __init__(self, X, at_once=7):
         self.X, self.at_once, self.n_features = X, at_once, X.shape[1]
@@ -62,7 +62,7 @@ def outcome(estimator, rows, **options):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("estimator", DECOMPOSITIONS, ids=repr)
-def test_a_fit_does_not_hold_what_a_source_overwrites(estimator, sparse):
+def test_a_fit_keeps_no_array_that_a_source_overwrites(estimator, sparse):
     rows = sp.csr_array(np.where(X > 1, X, 0.0)) if sparse else X
     if sparse and isinstance(estimator, DPStandardScaler):
         estimator = DPStandardScaler(with_mean=False, random_state=0)
@@ -73,7 +73,7 @@ def test_a_fit_does_not_hold_what_a_source_overwrites(estimator, sparse):
 @pytest.mark.parametrize("unit", ["row", "group"])
 @pytest.mark.parametrize("estimator", DECOMPOSITIONS + REGRESSIONS, ids=repr)
 def test_rows_of_another_type_give_the_fit_of_floats(monkeypatch, estimator, unit):
-    """They are converted block by block, in one memory: a row that stayed there counted twice."""
+    """They are converted block by block in one buffer; a row that stayed there counted twice."""
     monkeypatch.setattr("skdp.data.blocks.BLOCK", 64)
     rows, options = X.astype(np.float32), {}
     if estimator in REGRESSIONS:

@@ -20,7 +20,7 @@ def problem(n, d, k, seed=0):
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (50, 3, 2), (400, 65, 7), (30, 3000, 5), (0, 4, 2)])
-def test_rows_do_not_see_each_other(shape):
+def test_products_of_rows_do_not_depend_on_other_rows(shape):
     X, V = problem(*shape)
     whole = row_products(X, V)
     order = np.random.default_rng(1).permutation(len(X))
@@ -33,7 +33,7 @@ def test_rows_do_not_see_each_other(shape):
 
 
 def test_products_of_halves_are_exact():
-    """The worst case: equal signs, the longest rows, and halves in every entry."""
+    """The worst case: equal signs, rows of the largest norm, and halves in every entry."""
     d = 2**14
     bits = GRID_BITS + 1 - 7
     full = np.full((1, d), 2.0 ** (GRID_BITS - 7) - 0.5 + 2.0**-20)  # of a norm just below 2**26
@@ -44,7 +44,7 @@ def test_products_of_halves_are_exact():
         assert int((a @ b.T)[0, 0]) == exact
 
 
-def test_powers_lie_beyond_norms():
+def test_powers_exceed_norms():
     """At any scale, and as near to a norm as a bound of the precision needs."""
     X = (
         np.random.default_rng(0).standard_normal((300, 9))
@@ -59,8 +59,8 @@ def test_powers_lie_beyond_norms():
 
 
 @pytest.mark.parametrize("size", [1e300, 1.7e308, 1e-200, 5e-324])
-def test_columns_beyond_what_can_be_squared(size):
-    """Components over small singular values: rows do not see each other there either."""
+def test_columns_with_squares_that_overflow(size):
+    """Components divided by small singular values: rows are independent there too."""
     X, V = problem(40, 9, 3)
     V = size * (V / np.abs(V).max())
     X *= 1e-30 / np.abs(X).max()
@@ -88,7 +88,7 @@ def search(k, clip_norm):
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("cls", [DPPCA, DPTruncatedSVD, DPIncrementalPCA, search])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_a_fit_hands_on_rows_that_do_not_see_each_other(cls, dtype):
+def test_rows_that_a_fit_passes_on_do_not_depend_on_each_other(cls, dtype):
     X = np.random.default_rng(0).standard_normal((600, 37)).astype(dtype)
     model = cls(3, clip_norm=6.0)
     first = model.fit_transform(X)
@@ -160,7 +160,7 @@ def test_float_sketches_are_those_of_the_real_matrices(name):
 
 
 @pytest.mark.parametrize("side", ["gaussian", "sparse"])
-def test_norms_are_rounded_up_and_near(side):
+def test_norms_are_rounded_up_by_little(side):
     sketch = LEFT[side]
     rows = np.linalg.norm(sketch.real(), axis=1).max()
     spectral = np.linalg.norm(sketch.real(), 2)

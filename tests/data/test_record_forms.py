@@ -1,4 +1,4 @@
-"""Measurement matrices as integers: what is said of one record holds for it, whoever stands by."""
+"""Measurement matrices as integers: bounds hold for each record, next to any others."""
 
 import math
 
@@ -55,7 +55,7 @@ def frame(whitened, name):
 
 @pytest.mark.parametrize("whitened", [False, True])
 @pytest.mark.parametrize("name", FORMS)
-def test_norms_and_tangent_sizes_are_upper_bounds_and_near(name, whitened):
+def test_norms_and_tangent_sizes_are_close_upper_bounds(name, whitened):
     form, Z = form_of(name, whitened), truth(name, whitened)
     units, norms = form.survey(block_of(name))
     true = np.linalg.norm(Z, axis=(1, 2))
@@ -74,8 +74,8 @@ def test_norms_and_tangent_sizes_are_upper_bounds_and_near(name, whitened):
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_rounding_that_goes_one_way_is_covered(name):
-    """All entries of a record are alike, and so is what each of them loses; of many sizes."""
+def test_rounding_in_one_direction_is_covered(name):
+    """All entries of a record are equal, and so are their rounding errors, at many sizes."""
     t, ends = np.linspace(0.5, 1, 3000)[:, None], [np.ones((1, d)) for d in SHAPE]
     W = [0.93 * (end[0] if name == "csr" else np.eye(end.size)) for end in ends]
     columns = {"factors": t[::-1] * ends[1]} if name == "factors" else {}
@@ -86,7 +86,7 @@ def test_rounding_that_goes_one_way_is_covered(name):
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_sums_are_those_of_integers_of_each_record(name):
+def test_sums_equal_the_sums_of_the_integer_records(name):
     form = form_of(name, False)
     units, _ = form.survey(block_of(name))
     weights = RNG.integers(-50, 50, N).astype(float)
@@ -103,7 +103,7 @@ def test_sums_are_those_of_integers_of_each_record(name):
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_second_moments_are_no_longer_than_is_said(name):
+def test_norms_of_second_moments_are_at_most_their_bounds(name):
     form, Z = form_of(name, False), truth(name, False)
     units, _ = form.survey(block_of(name))
     sizes = form.moment_sizes(block_of(name, units=units))

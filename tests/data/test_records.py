@@ -47,7 +47,7 @@ from tools.places import (
     unknown,
 )
 
-# A few hundred records show little; whether a fit says so is tested where the estimators are.
+# A few hundred records show little; the tests of the estimators cover their warnings.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 dask = pytest.importorskip("dask")
@@ -162,7 +162,7 @@ def test_a_failed_block_of_a_stream_can_be_sent_again():
 
 
 def test_a_row_that_is_not_finite_moves_a_scaler_by_no_more_than_the_bound():
-    """Under replace it may take the place of the row that says most."""
+    """Under replace it may replace the row with the largest contribution."""
     far = np.array([[1.0] * D, [np.nan] * D])
     for weight in (0.1, 1.0, 50.0):
         for adjacency, rows in (("add_remove", far[:0]), ("replace", far[1:])):
@@ -233,7 +233,7 @@ MAPS = {
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_what_is_made_of_blocks_stays_lazy(name, npy, mapped):
+def test_results_of_dask_blocks_stay_lazy(name, npy, mapped):
     model, y, method = MAPS[name]
     method = getattr(clone(model).fit(X, y), method)
     expected = method(X)
@@ -292,10 +292,10 @@ def test_too_many_records_are_refused_when_they_can_be_counted(monkeypatch):
         refuses(kind, "at most 899 records", fitted, model, rows, y)
 
 
-# -- what comes home, and what is said -------------------------------------------------
+# -- what workers send, and messages ---------------------------------------------------
 
 
-def test_targets_in_memory_are_cut_to_their_tasks():
+def test_targets_in_memory_are_split_between_tasks():
     """A task has the targets of its own block, sealed."""
     records = Placed(DaskRows(lazy(X)), {"y": Y}).joined(RecordForm(np.asarray, 2))
     slices = [pair[1] for pair in records._parts]
@@ -375,7 +375,7 @@ def test_nothing_is_read_before_it_is_paid_for(npy, monkeypatch):
 
 @pytest.mark.thorough
 def test_null_release_depends_on_public_sizes_alone(npy, tmp_path):
-    """With nothing read, other rows, and another number of rows, fit alike."""
+    """Without reads, fits to other rows, and to another number of rows, are equal."""
     np.save(tmp_path / "other.npy", np.full((3, D), 1e9))
     other = [tmp_path / "other.npy"]
     with null_release():
@@ -413,7 +413,7 @@ def test_a_factorizer_reads_files_and_maps(name, method, npy, npz, mapped, monke
     assert_same_bits(sparse, fitted(model, npz))
 
 
-def test_what_needs_memory_says_the_remedy(npy):
+def test_fits_that_need_arrays_in_memory_state_the_remedy(npy):
     row = {"privacy_unit": "row", "adjacency": "zero_out"}
     for rows in (lazy(X), DaskRows(npy), Table([X])):
         refuses(ValueError, "partial_fit with each block", DPLowRankFactorizer(2, **row).fit, rows)
@@ -425,7 +425,7 @@ def test_what_needs_memory_says_the_remedy(npy):
 
 
 def test_unequal_blocks_are_refused_without_their_number():
-    """With one row a block, how many blocks there are is how many rows there are."""
+    """With one row in each block, the number of blocks is the private number of rows."""
 
     def refusal(n):
         rows = da.from_array(X[:n], chunks=(1, D))

@@ -1,4 +1,4 @@
-"""DPLowRankFactorizer: whatever way a release takes, its receipt claims what was opened."""
+"""DPLowRankFactorizer: for every kind of release, the receipt covers what was opened."""
 
 import hashlib
 import math
@@ -19,7 +19,7 @@ from skdp.privacy.gate.bounds import SAMPLER_DISTANCE
 from skdp.testing import seeded_entropy
 from tools.outcomes import refuses
 
-# Most streams here are short, and noise: what is said of that is tested by name.
+# Most streams here are short, and noise: other tests cover their warnings.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 SHAPE = (20, 12)
@@ -29,7 +29,7 @@ DATA = np.arange(240.0).reshape(SHAPE)
 
 
 def server(epsilon=1.0, *, data=DATA, **params):
-    """A factorizer with data that nobody has opened yet."""
+    """A factorizer with data, not yet released."""
     model = coordinator(epsilon=epsilon, **params)
     if model.privacy_unit == "row":
         return model.partial_fit(data)
@@ -234,7 +234,7 @@ def test_states_of_overlapping_rows_count_together(start, states):
 @pytest.mark.parametrize(
     "first", [server, lambda **rows: coordinator(**rows).merge(server(**rows))]
 )
-def test_a_second_release_tells_of_the_first(first):
+def test_a_second_release_adds_up_with_the_first(first):
     """Of its own state, and of a merged one; what is merged again counts once."""
     model, message = first(**ROWS).release(), server(**ROWS).state_message()
     one, lines = model.privacy_spent_.mu, len(model.releases_)

@@ -1,4 +1,4 @@
-"""DPLowRankFactorizer with many releases: limits, windows, audits, checkpoints, hostile callers."""
+"""DPLowRankFactorizer with many releases: limits, windows, audits, checkpoints, misuse."""
 
 import math
 import os
@@ -20,7 +20,7 @@ from skdp.privacy.streams.continual import Stream
 from skdp.privacy.streams.sketches import SketchSource
 from tools.outcomes import difference, fitted_attributes, refuses
 
-# Most streams here are short, and noise: what is said of that is tested by name.
+# Most streams here are short, and noise: other tests cover their warnings.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 NOT_PRIVATE = pytest.mark.filterwarnings(
     "ignore:.*(no noise|random_state):skdp.exceptions.PrivacyWarning"
@@ -114,7 +114,7 @@ def test_audit_of_a_unit_that_comes_at_many_times(way, monkeypatch):
 
 
 @pytest.mark.parametrize("way", ["dense sqrt", "dense window", "isometry"])
-def test_nothing_is_seen_but_what_is_released(way):
+def test_only_releases_are_visible(way):
     seen = []
     for factor in (1.0, 1e9, 0.0):
         with testing.fixed_noise(1), testing.null_release(run=True):
@@ -324,8 +324,8 @@ def test_a_ledger_refuses_random_sketches_that_are_shared(part, late):
 
 
 @pytest.mark.parametrize("releases", [1, 3])
-def test_a_later_ledger_knows_the_sensitivity(releases):
-    """What a neighbour is depends on it: two streams of different ones do not add up."""
+def test_a_later_ledger_compares_the_sensitivity(releases):
+    """Neighbours depend on it: the losses of streams of different sensitivity do not add up."""
     first, second = two_sketches(unit_bound=1.0), two_sketches(unit_bound=1e-3)
     for model in (first, second):
         model.set_params(max_releases=releases, mechanism="tree").update([0], [0], [0.0])

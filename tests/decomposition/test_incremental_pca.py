@@ -18,7 +18,7 @@ from skdp.exceptions import PrivacyError, PrivacyWarning, UtilityWarning
 from skdp.privacy.streams.continual import Stream
 from tools.outcomes import difference, fitted_attributes, messages_of, refuses
 
-# Most streams here are short, and noise: what is said of that is tested by name.
+# Most streams here are short, and noise: other tests cover their warnings.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*(no noise|random_state):UserWarning", "ignore::skdp.exceptions.UtilityWarning"
 )
@@ -194,7 +194,7 @@ def test_a_start_goes_by_the_released_number_of_rows():
 
 
 @pytest.mark.parametrize("kwargs", [{"center": "none"}, {"center": np.ones(5)}, {"clip_norm": 9.0}])
-def test_where_a_centre_or_a_level_is_given_no_start_is_looked_for(kwargs):
+def test_a_given_centre_or_clip_norm_needs_no_start_search(kwargs):
     names = shares_of(DPIncrementalPCA(1, epsilon=2.0, **kwargs).partial_fit(NEAR)).keys()
     assert "row_sum" not in names
     assert "start" not in _incremental_pca.default_shares(5, True, False, 9.0)
@@ -209,7 +209,7 @@ def test_wide_sparse_rows_stay_where_they_are():
 
 
 def neighbours_far_away(adjacency, group):
-    """Yield two first batches: one row, or one person with seven, comes or gives way to others."""
+    """Yield two first batches: one row, or a person with seven, is added or replaced."""
     long, other = 1e9 * np.eye(5)[:2]
     gives_way = [-long, -0.25 * long + other, FAR[0]] if adjacency == "replace" else [None]
     times = 7 if group else 1
@@ -225,7 +225,7 @@ def neighbours_far_away(adjacency, group):
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("unit", ["row", "group"])
 def test_worst_unit_of_a_start(adjacency, unit):
-    """Ranks, count, sums and moment move by all they may, for some neighbours, and no further."""
+    """Ranks, count, sums and moment attain their bounds for some neighbours, and exceed none."""
     params = {"adjacency": adjacency, "epsilon": 4.0, "max_releases": 2, "privacy_unit": unit}
     late = {"groups": 10_000 + np.arange(40)} if unit == "group" else {}
 

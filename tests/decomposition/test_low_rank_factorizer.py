@@ -21,7 +21,7 @@ from skdp.solvers.sketching import factorize
 from skdp.testing import record_transcript
 from tools.outcomes import refuses
 
-# Most streams here are short, and noise: what is said of that is tested by name.
+# Most streams here are short, and noise: other tests cover their warnings.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 MU = mu_from_epsilon_delta(1.0, 1e-6)

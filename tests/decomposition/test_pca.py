@@ -79,7 +79,7 @@ def test_automatic_clip_norm():
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("n", [20, 150])
-def test_a_scale_that_does_not_show_is_said(n):
+def test_a_scale_that_is_not_found_warns(n):
     rows = np.random.default_rng(1).standard_normal((n, 4)) * 1e9
     with pytest.warns(UtilityWarning, match=r"scale of the rows, and used a guess. About \d+"):
         pca = DPPCA(2, epsilon=0.3).fit(rows)
@@ -147,7 +147,7 @@ def test_the_middle_of_public_bounds_is_a_centre_for_free(rng):
 @pytest.mark.thorough
 @pytest.mark.parametrize("width", [1.0, 30.0, 1000.0])
 def test_bounds_far_wider_than_the_rows_cost_little(width, rng):
-    """The noise follows how long rows are, and not how long their bounds let them be."""
+    """The noise depends on the norms of rows, and not on the norm that their bounds allow."""
     rows = rng.uniform(-1, 1, (5000, 6)) * [1.0, 0.8, 0.6, 0.1, 0.1, 0.1] + 0.3
     pca = seeded(2, data=rows, bounds=(-1.5 * width, 1.5 * width))
     best = PCA(2).fit(rows)
@@ -201,7 +201,7 @@ def test_entries_are_cut_to_the_bounds(form, rng):
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_nothing_is_found_in_nothing(form):
-    """Rows of zeros have no component, and the noise of their mean is none: a chance of 1%."""
+    """Rows of zeros have no component, nor has the noise of their mean, but for a chance of 1%."""
     rows, found = form(np.zeros((2000, 6))), 0
     for seed in range(30):
         pca = DPPCA("auto", clip_norm=1.0)
@@ -348,7 +348,7 @@ def test_a_small_spectrum_below_its_noise_is_zero_and_said(n, below, rng):
     assert abs(below) <= 0.25
 
 
-def test_who_learns_nothing_hears_of_the_bounds_that_were_given():
+def test_a_fit_that_learns_nothing_warns_about_the_given_bounds():
     X = np.random.default_rng(0).standard_normal((3000, 5))
     said = "Also check 'clip_norm': bounds far too small or too large hide the data"
     with pytest.warns(NoSignalWarning, match=said):

@@ -21,7 +21,7 @@ from skdp.testing import fixed_noise, record_transcript, replay_answers, transcr
 from skdp.theory._subspaces import Entries
 from tools.outcomes import fitted_attributes, messages_of, refuses
 
-# Few rows, noise alone, seeds or no noise: that fits say so is not what these tests are about.
+# Few rows, noise alone, seeds or no noise: warnings of fits are not the subject here.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning"),
     pytest.mark.filterwarnings("ignore:.*(no noise|random_state):skdp.exceptions.PrivacyWarning"),
@@ -395,7 +395,7 @@ def test_dense_rows_far_from_0_are_measured_about_their_mean(rng):
 
 @pytest.mark.parametrize("algorithm", ["gram", "power"])
 def test_dense_rows_far_from_0_keep_to_what_they_pay(algorithm, rng):
-    """All that is shown follows from what was released; a row more moves no release too far."""
+    """All attributes follow from releases; one more row changes no release beyond its bound."""
     X = np.vstack([np.full(6, 1e6), 9 + rng.standard_normal((400, 6))])
     for kind, solver in ((DPTruncatedSVD, "algorithm"), (DPPCA, "svd_solver")):
         model = kind(2, epsilon=3, **{solver: algorithm})

@@ -51,7 +51,7 @@ def plain_sum(X, rows):
 
 
 class SpyTransport:
-    """Carry messages in the process, lose what the pattern says, and keep what was revealed."""
+    """Deliver messages in the process, lose those of the pattern, and record revealed secrets."""
 
     def __init__(self, clients, pattern):
         self.clients, self.pattern = clients, pattern
@@ -78,7 +78,7 @@ def spied(X, config, pattern):
 
 
 def outcome(config, pattern):
-    """What theory says: (survivors of the sum or None, whether it was opened)."""
+    """The outcome by theory: (survivors of the sum or None, whether it was opened)."""
     n = config.n_clients
     alive = [i for i in range(n) if pattern[i] in (None, Kind.REVEAL)]
     dead = [i for i in range(n) if pattern[i] is Kind.MASKED]
@@ -108,7 +108,7 @@ def check_pattern(config, pattern, X):
 
 
 def check_step_after(aggregate, spy, X):
-    """Whatever happened, the next step is a new one, and clients that were away may join it."""
+    """After any failure the next step is a new one, and absent clients may join it."""
     spy.pattern = [None] * len(X)
     result = aggregate(b"next", X.shape[1])
     np.testing.assert_array_equal(result.total, plain_sum(X, range(len(X))))
@@ -126,7 +126,7 @@ def configs(n):
 @NOBODY_COLLUDES
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6])
 def test_every_dropout_pattern(n):
-    """From 5 on up to order: the graph is complete, so only how many leave at a stage matters."""
+    """From 5 clients on, up to order: in a complete graph only the number that leaves matters."""
     X, rng, choices = random_words(n, 3), np.random.default_rng(1), list(configs(n))
     every = itertools.product(STAGES, repeat=n)
     if n > 4:
@@ -223,7 +223,7 @@ def test_plain_aggregator_is_the_same_sum():
     assert chunked.n_survivors == 6
 
 
-# -- the client guards its own masks: replays, overlaps, altered and foreign messages are refused --
+# -- the client keeps its masks secret: replays, overlaps, altered and unknown messages are refused
 
 
 ASKED = (Kind.OPEN, Kind.PEERS, Kind.DELIVERY, Kind.UNMASK)
@@ -336,7 +336,7 @@ def test_an_identical_message_is_not_answered_twice(stage):
 
 
 def test_a_callback_that_failed_is_not_called_again():
-    """It may have paid, or drawn noise, before it failed."""
+    """It may have charged budget, or drawn noise, before it failed."""
     calls = []
 
     def respond(request):
@@ -439,7 +439,7 @@ def test_every_flipped_bit_of_a_delivery_is_refused():
     scene.client.handle(message)
 
 
-def test_cut_and_foreign_bytes_are_refused(rng):
+def test_truncated_and_unknown_bytes_are_refused(rng):
     for stage in ASKED:
         scene = Scene(stage, n_dropouts=0)  # a list that lacks a record is not accepted either
         message = scene.messages[0]
@@ -457,7 +457,7 @@ def test_cut_and_foreign_bytes_are_refused(rng):
         scene.client.handle(message)
 
 
-def test_shares_for_somebody_else_are_refused():
+def test_shares_for_another_client_are_refused():
     scene = Scene(Kind.DELIVERY)
     mine, other = scene.rows(), scene.rows(1)
     for swap in ({2: other[2]}, {2: mine[3], 3: mine[2]}):
@@ -492,15 +492,15 @@ def test_keys_of_low_order_are_refused():
     refuse(scene.client, scene.messages[0], "not valid")  # no mask with a key of the server
 
 
-def test_clients_that_were_asked_different_things_do_not_add_up():
-    """The question is bound into the masks: answers to two questions stay masked."""
+def test_sums_over_different_questions_stay_masked():
+    """The masks depend on the question: a sum of answers to two questions stays masked."""
     scene = Scene(Kind.OPEN)
     header, body = wire.unpack_message(scene.messages[0])
     other = wire.Question(b"another question", **vars(wire.unpack_opening(body)))
     scene.messages[0] = wire.pack_message(header, wire.pack_opening(other))
     scene.step()
     scene.step()  # client 0 seals its shares for another context ...
-    for client in scene.clients:  # ... and nobody can use them
+    for client in scene.clients:  # ... and no client can use them
         refuse(client, scene.messages[client.client_id], "altered")
     assert scene.calls == []
 
@@ -520,7 +520,7 @@ def identities(n):
 def test_signed_keys():
     scene = Scene(Kind.PEERS, identities=identities(6))
     peers = scene.rows()
-    foreign = Scene(Kind.PEERS).rows()  # a server that slips in keys of its own
+    foreign = Scene(Kind.PEERS).rows()  # a server that substitutes its own keys
     for changed in (
         {1: foreign[1]},
         {1: foreign[1]._replace(signature=peers[1].signature)},
@@ -562,7 +562,7 @@ def test_bad_arguments(call, message):
     refuses(ValueError, message, call)
 
 
-# -- what a curious server sees of a sum: uniform words --------------------------------------------
+# -- what a curious server receives: uniform words -------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [0, 1, 2**64 - 1])

@@ -1,4 +1,4 @@
-"""Every request that a client answers, on rows whose entries are of sizes that products lose."""
+"""Every request that a client answers, on rows with entries whose products over- or underflow."""
 
 import warnings
 from functools import partial
@@ -133,7 +133,7 @@ def bounded_of(client, calls):
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_answers_follow_no_sizes_of_entries(name):
-    """No error and no warning; one unit moves the integers as far as is paid for; alike replies."""
+    """No error, no warning; one unit changes integers within the bound; replies have one form."""
     client_of, pairs = CLIENTS[name]
     client = client_of(pairs[0][0])
     requests = calls_of(client)

@@ -1,4 +1,4 @@
-"""What all parties agree on: who may mask, help and collude, and what a curious client sees."""
+"""The configuration of a secure sum: masks, colluders, drop-outs, and a curious client."""
 
 import pickle
 
@@ -10,7 +10,7 @@ from skdp.privacy.noise.integers import PART_SIGMA_INT
 
 
 @pytest.mark.parametrize(("n_clients", "n_dropouts"), [(2, 0), (3, 1), (12, 0)])
-def test_without_colluders_a_client_sees_through_its_own_noise(n_clients, n_dropouts):
+def test_without_colluders_a_client_can_subtract_its_own_noise(n_clients, n_dropouts):
     with pytest.warns(PrivacyWarning, match=r"for it mu is 1\.\d+ times"):
         config = AggregationConfig(n_clients, n_colluders=0, n_dropouts=n_dropouts)
     left = (config.n_honest - 1) * PART_SIGMA_INT**2 - 1 / 12  # variance, without its own part
@@ -39,6 +39,6 @@ def test_configurations_that_are_refused(counts, message):
         AggregationConfig(*counts)
 
 
-def test_errors_travel_between_processes():
+def test_errors_can_be_pickled():
     error = pickle.loads(pickle.dumps(AggregationAbortedError("gone", opened=True)))
     assert error.opened and str(error) == "gone"

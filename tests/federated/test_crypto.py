@@ -92,7 +92,7 @@ def is_connected(graph, nodes):
 
 
 @pytest.mark.parametrize(("n", "degree"), [(9, 4), (10, 6), (11, 2), (7, 6), (8, 7), (2, 1)])
-def test_no_colluders_and_drop_outs_cut_the_graph(n, degree):
+def test_colluders_and_drop_outs_never_disconnect_the_graph(n, degree):
     """k >= T + F + 1: whichever T + F clients are taken out, the others stay connected."""
     graph = circulant(n, degree, b"run")
     for node, row in enumerate(graph.neighbours):
@@ -178,7 +178,7 @@ def test_each_coefficient_has_random_bytes_of_its_own(monkeypatch):
 
 
 def test_fewer_shares_fit_every_secret():
-    """t - 1 shares and any other secret lie on one polynomial: the shares say nothing."""
+    """t - 1 shares and any other secret lie on one polynomial: the shares reveal nothing."""
     shares = dict(enumerate(split(bytes(32), 5, 3), 1))
     for other in (1, 2**255, 2**256 - 1):
         # Solve for the share at 3 that would make shares 1 and 2 come from `other`.

@@ -90,7 +90,7 @@ def test_a_client_believes_its_own_bounds():
 
 
 def test_a_client_names_the_size_of_its_unit_in_a_ledger():
-    """Changes of two sizes are two meanings of one loss: they do not add up."""
+    """A loss for changes of one size does not add up with a loss for another size."""
     A, _ = matrix("entry_change")
     part = parts_of(A, "entry_change")[:1]
     with PrivacyLedger(mu=9.0) as ledger:

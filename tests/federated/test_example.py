@@ -1,4 +1,4 @@
-"""The example of two files: real processes fit what one process fits, and strangers stay out."""
+"""The example in two files: processes fit what one process fits, and refuse unknown clients."""
 
 import importlib.util
 import subprocess
@@ -38,7 +38,7 @@ def server_file():
 @pytest.mark.thorough
 @pytest.mark.system_entropy
 def test_processes_fit_what_one_process_fits(tmp_path, server_file):
-    """The server is there first, and waits; who has no key is not waited for."""
+    """The server starts first and waits, but not for a client without a key."""
     (tmp_path / "key").write_bytes(KEY)
     with ExitStack() as stack:
         server = stack.enter_context(example("server.py", tmp_path / "key", tmp_path / "m.npz"))
@@ -67,7 +67,7 @@ def test_processes_fit_what_one_process_fits(tmp_path, server_file):
 
 
 class Link:
-    """A connection that has some bytes to say, and then is gone."""
+    """A connection that sends some bytes and closes."""
 
     def __init__(self, *said):
         self.said, self.sent = list(said), []
@@ -82,7 +82,7 @@ class Link:
 
 
 def test_the_first_exchange_waits_for_all_clients(server_file):
-    """A stranger, a number that is taken and one that nobody has are not counted."""
+    """An unknown client, a number in use and a number without a client are not counted."""
     links = [Link(bytes([0, 0, 0, n])) for n in (1, 1, 7, 0, 2)] + [Link()]
 
     class Listener:
@@ -100,7 +100,7 @@ def test_the_first_exchange_waits_for_all_clients(server_file):
 
 
 def test_an_answer_that_is_late_is_not_that_of_the_next_message(server_file, monkeypatch):
-    """Two messages: a client that is gone, one that is late, one that never answers."""
+    """Two messages: one client has left, one is late, one never answers."""
     links = {0: Link(), 1: Link(b"to the one before", b"to this one"), 2: Link(b"?")}
     waits = iter([[links[0], links[1]], [links[1]], []])
     monkeypatch.setattr(server_file, "wait", lambda late, seconds: next(waits))

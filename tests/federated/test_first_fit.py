@@ -1,4 +1,4 @@
-"""The first fit of a personalised model over devices: that of the centre, and who pays for it."""
+"""A personalised model over devices: the same fit as in one place, and its charges."""
 
 import math
 import warnings
@@ -46,7 +46,7 @@ def people(n, seed, m=8):
 
 
 def with_sizes_that_products_lose(house):
-    """Three more users; one for whom LAPACK gives up ended the fit of all, after it was paid."""
+    """Add three users; one for whom LAPACK fails once ended the fit of all, after the charge."""
     X, y, g = house
     rows = np.vstack([mixed_sizes(3, D), mixed_sizes(12, D)[3:]])
     users = np.append(g, np.repeat([60, 61, 62], [3, 1, 8]))
@@ -100,7 +100,7 @@ WAYS = [
 @pytest.mark.thorough
 @pytest.mark.parametrize("estimator", WAYS, ids=range(len(WAYS)))
 def test_sums_of_clients_are_the_integers_of_the_central_fit(estimator):
-    """At every step, the noise apart, not a bit differs; nor do names, bounds and receipts."""
+    """At every step all bits are equal except for the noise, and so are names, bounds, receipts."""
     house = [np.concatenate(part) for part in zip(*HOUSES, strict=True)]
     house[2] = np.concatenate([100 * i + g for i, (_, _, g) in enumerate(HOUSES)])
     (whole,), clients = clients_of(estimator, [house]), clients_of(estimator)
@@ -174,7 +174,7 @@ STEPS = [
 @pytest.mark.deep
 @pytest.mark.parametrize("step", STEPS)
 def test_too_many_drop_outs_at_any_step_end_the_fit_and_are_paid(step):
-    """By the server up to the last of these steps, by each client that was asked whole."""
+    """The server pays up to the last of these steps; each client that was asked pays in full."""
     estimator = DPPersonalizedRegressor(1, target_bounds=(-10, 10))
     lines = fit(estimator)[0].releases_
     names = [line.name for line in lines]
@@ -286,11 +286,11 @@ def test_rows_near_the_largest_float_make_no_client_warn(holder):
 
 @pytest.mark.parametrize("spoil", [ValueError, ZeroDivisionError, UserWarning, MemoryError, None])
 def test_a_client_that_cannot_answer_answers_with_its_noise(spoil):
-    """Paid, in the form of its bound, and the noise alone: nobody learns that it failed."""
+    """It pays, and sends noise in the usual shape, so that its failure stays private."""
 
     def spoiled(original):
         def term(self, *args):
-            if self._source.n_rows() > 50:  # a rule that users, and no trial, trip over
+            if self._source.n_rows() > 50:  # a rule that fails for users, and not for the trial
                 if spoil is None:
                     return np.zeros(31415)
                 raise spoil("31415")
@@ -381,8 +381,8 @@ def test_a_fit_is_charged_to_an_open_ledger():
     assert server.privacy_spent_.losses == (server.releases_[0].loss,)  # of what was given up
 
 
-def test_a_client_charges_the_ledgers_of_its_house():
-    """Its whole budget, once, where its rows are: when it is made, or before it answers."""
+def test_a_client_charges_its_own_ledgers():
+    """The whole budget, once, in the client's process: at construction, or before an answer."""
     small = [people(5, seed) for seed in range(S)]
     houses = [PrivacyLedger(mu=1.0) for _ in range(3)]
     clients = clients_of(ALONE, small[3:])  # in no ledger
@@ -425,7 +425,7 @@ def test_a_client_charges_the_ledgers_of_its_house():
 
 
 def test_a_ledger_that_is_opened_between_two_answers_is_charged_for_all_that_may_follow():
-    """Of what was granted so far alone, it would lack each answer that a client gives inside."""
+    """A charge for earlier answers alone would omit those that follow inside the ledger."""
     (client,) = clients_of(ALONE, [people(5, 0)])
     seen, late, full = [], PrivacyLedger(mu=1.0), PrivacyLedger(mu=0.1)
 
@@ -452,7 +452,7 @@ def test_a_device_is_one_user():
 
 
 def test_what_is_not_a_personalised_model():
-    """Nor one that is fitted, whose own users would be lost."""
+    """Nor a fitted one, which would lose its users' models."""
     X, y, users = people(40, 0)
     with warnings.catch_warnings(action="ignore", category=UserWarning):
         fitted = clone(ALONE).fit(X, y, groups=users)

@@ -1,4 +1,4 @@
-"""Noise in parts: the law of a sum of parts, what it costs in delta, who may open what."""
+"""Noise in parts: the law of their sum, its cost in delta, and who may open it."""
 
 import math
 
@@ -61,7 +61,7 @@ def test_shared_draws_count_towards_the_cap():
 
 
 def test_step_covers_the_change_exactly():
-    """Honest parts alone are the noise that was paid for; the step has nothing to spare."""
+    """The honest parts alone are the noise of the charge; a finer step would exceed it."""
     parts, gate = AggregationConfig(24, 3, 2), session()
     bound = Bound("product", (50, 4), 2.0, slack=0.0, cross=1.5)
     grant = distribute(gate, bound, 0.5, parts)

@@ -81,7 +81,7 @@ def test_opened_totals_are_the_central_integers_plus_the_shares(name):
     exact_releases = 0
     (whole,) = clients_of(estimator, [data])
     for bound, request, gap in wire.gaps(whole._query):
-        once = request.calls[-1].method in ("product", "sums")  # rounded, after the sum
+        once = request.calls[-1].method in ("product", "sums")  # rounded after the sum
         per_client = once or name == "interaction"
         assert gap <= (2 * S if per_client else 0), bound.name
         exact_releases += not per_client
@@ -95,7 +95,7 @@ def test_opened_totals_are_the_central_integers_plus_the_shares(name):
 
 
 def worst_pair(adjacency):
-    """Rows of zeros but for one, which is as long as it may be (or lies across another such)."""
+    """Rows of zeros but one of the largest norm, alone or orthogonal to another such row."""
     data = np.zeros((S * 2, 4))
     other = data.copy()
     other[1, 3] = 1.0
@@ -135,11 +135,11 @@ def test_transcript_without_the_noise_of_colluders(adjacency, algorithm):
         realised, paid = realised + mu**2, paid + line.loss.value**2
     assert math.sqrt(realised) <= math.sqrt(paid) <= model.privacy_spent_.mu * (1 + 1e-12)
     if algorithm == "gram":
-        assert realised > 0.5 * paid  # not a bound that nothing comes near
+        assert realised > 0.5 * paid  # the bound is nearly attained
 
 
 def test_noise_of_colluders_subtracted_leaves_what_is_claimed():
-    """Totals minus what colluders know, against the receipt; solvers hear what arrived."""
+    """Totals minus the colluders' noise, against the receipt; solvers get the noise that came."""
     config, heard = federated.AggregationConfig(S, 2, 1), []
 
     def recorded(original):
@@ -298,7 +298,7 @@ def test_no_arguments_of_a_server_break_a_bound(method, adjacency):
 
 
 def test_honest_request_is_answered_where_lies_are_not():
-    """The changes above are what is refused, not something else in those requests."""
+    """The requests above are refused for their changes alone."""
     request = a_request(number=1)
     client = clients_of(FITS["gram"][0], split(X))[0]
     words = client.respond(changed(request, **HONEST))
@@ -313,7 +313,7 @@ WORDS = 1  # the first request is a search of a clip level
 @pytest.mark.parametrize("first", ["a sum", "outside"])
 @pytest.mark.parametrize("then", ["a sum", "outside", "closed", "smaller share", "larger step"])
 def test_no_release_is_answered_twice(first, then):
-    """Nobody but a server knows what became of the first answer."""
+    """Only the server knows whether it used the first answer."""
     request = changed(a_request(), serial=3)  # of a client that missed some
     asked = {
         "outside": request,
@@ -387,7 +387,7 @@ def test_receipts_of_both_sides_agree():
 @pytest.mark.thorough
 @pytest.mark.parametrize("steps", [0, 1, 4])
 def test_receipts_after_an_early_exit_are_the_whole_budget(steps):
-    """Answered nothing, something, or all: how far a fit went depends on what it released."""
+    """After no, some or all answers: the number of steps depends on released values."""
     estimator = DPTruncatedSVD(2, clip_norm=1.5, algorithm="power")
     whole = fit(estimator, clients_of(estimator, split(X))).privacy_spent_
     clients, calls = clients_of(estimator, split(X)), []
@@ -412,7 +412,7 @@ def test_receipts_after_an_early_exit_are_the_whole_budget(steps):
 
 
 def test_the_budget_of_a_client_is_its_own():
-    """A greedier server, or a second fit, meets clients that do not answer."""
+    """Clients do not answer a server with a larger budget, or a second fit."""
     clients = clients_of(DPTruncatedSVD(2, clip_norm=1.5, epsilon=1.0), split(X))
     greedy = DPTruncatedSVD(2, clip_norm=1.5, epsilon=1.1)
     refuses(federated.InvalidMessageError, "too fine", fit, greedy, clients)

@@ -69,7 +69,7 @@ def test_a_fit_over_clients_says_that_few_columns_may_be_pairs():
 
 
 MOMENT = np.arange(3), 1.0, np.zeros(3)
-LIES = {  # of an honest question: place -> values that do not fit
+LIES = {  # of a valid request: position -> values that do not fit
     0: (np.array([0, 1, 1]), np.array([0, 1, 6])), 1: (-1.0,),
     2: (np.zeros(4), np.ones(3), np.array([0, math.nan, 0])),
 }  # fmt: skip

@@ -158,7 +158,7 @@ def test_no_noise_gives_eigenvectors_of_the_projected_matrix(normalization, make
 
 @pytest.mark.deep
 @pytest.mark.parametrize("normalization", ["laplacian", "degree"])
-def test_many_groups_of_unequal_sizes_and_degrees_are_told_apart(normalization, rng):
+def test_many_groups_of_unequal_sizes_and_degrees_are_separated(normalization, rng):
     """Nodes with few edges lie near 0, and small groups far from it: rows need a common length."""
     labels = np.repeat(np.arange(16), rng.integers(10, 90, 16))
     size = np.exp(0.7 * rng.standard_normal(len(labels)))

@@ -292,7 +292,7 @@ def test_no_private_estimator_has_no_cost():
         search_cost(GridSearchCV(LogisticRegression(), {}), 90)
 
 
-# -- what is easily counted wrong ------------------------------------------------------------------
+# -- cases that are easily miscounted --------------------------------------------------------------
 
 
 def test_a_splitter_that_draws_anew_is_not_counted_by_one_draw():

@@ -1,4 +1,4 @@
-"""Inside a ledger, whatever fits clones is paid for by name, or refused before anything is read."""
+"""Inside a ledger, meta-estimators are charged by name, or refused before data are read."""
 
 import copy
 import math
@@ -72,7 +72,7 @@ class OwnSearch(GridSearchCV):
     """It may fit whatever it likes."""
 
 
-# -- what nobody paid for -------------------------------------------------------------------------
+# -- fits without a charge ------------------------------------------------------------------------
 
 CLASSIFIER = DPRidgeClassifier(clip_norm=1.0, classes=[0, 1])
 RAISING = {"scoring": SCORER, "error_score": "raise"}
@@ -258,7 +258,7 @@ def failing_search(**params):
 )
 @pytest.mark.parametrize("error_score", [np.nan, "raise"])
 def test_what_a_search_left_over_ends_with_its_fit(error_score):
-    """Inside the block too: fits that were paid for on folds are free on all rows for nobody."""
+    """Inside the block too: charges for fits on folds do not cover later fits on all rows."""
     search, inside = failing_search(error_score=error_score), []
     other = failing_search()
     copied = clone(search)
@@ -358,7 +358,7 @@ def test_a_search_is_fitted_in_the_part_where_it_was_paid():
 
 
 def test_a_private_part_is_paid_for_by_a_word_that_shows():
-    """Whoever clones it may do what is refused by name: the ledger says whose word it is."""
+    """Its user may do what is refused otherwise: the ledger records this assumption."""
     model, meta = ridge(), VotingRegressor([("a", ridge())])
     with PrivacyLedger(9, 1e-5) as ledger:
         with pytest.raises(PrivacyError, match="assume_all_rows=True"), ledger.charge(model):

@@ -50,7 +50,7 @@ from skdp.privacy.gate.bounds import SAMPLER_DISTANCE
 from skdp.testing import FitData, seeded_entropy, transcript_audit
 from tools.outcomes import refuses
 
-# Tiny fits show little; whether a fit says so is tested where the estimators are.
+# Tiny fits find little; the tests of the estimators cover their warnings.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 
@@ -279,7 +279,7 @@ def test_a_step_may_be_vouched_for():
         (make_pipeline(Normalizer(), DPRidge()), "at least two rows"),
     ],
 )
-def test_what_is_taken_on_trust_is_said(pipe, text):
+def test_assumptions_of_the_caller_are_reported(pipe, text):
     report = check_pipeline(pipe)
     assert report.ok
     assert text in report.assumptions[0]
@@ -337,7 +337,7 @@ def private_pipeline(epsilon=1.0, adjacency="add_remove"):
 
 
 def neighbours(adjacency):
-    """Rows about as long as the clip norm, and a record of that length that points along them."""
+    """Rows with about the clip norm, and a record of that norm in their direction."""
     X, y = data(300)
     X = 3 * X
     row = np.linalg.svd(X)[2][0]
@@ -453,7 +453,7 @@ def test_what_a_fitted_object_holds_is_said_by_one_attribute():
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:.*too few|.*predicts without users:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*too few:UserWarning")
 def test_the_best_model_of_a_search_says_what_it_holds():
     X, y, users = users_first()
     search = DPGridSearchCV(

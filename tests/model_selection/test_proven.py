@@ -1,4 +1,4 @@
-"""The table of proven steps, by force: whatever row is put in, the others come out bit for bit."""
+"""The table of proven steps: any inserted row leaves the other rows equal bit for bit."""
 
 import copy
 import warnings
@@ -165,7 +165,7 @@ def frames():
 
 
 class Recorder(TransformerMixin, BaseEstimator):
-    """Keeps what reaches it, and hands it on."""
+    """Records its input, and returns it."""
 
     def fit(self, X, y=None):
         self.X_, self.y_ = X, y
@@ -277,7 +277,7 @@ def test_splines_that_refuse_what_lies_outside_tell_of_it():
 
 
 class LabelRecorder(DPRidgeClassifier):
-    """Keeps the labels that reach it."""
+    """Records its labels."""
 
     def fit(self, X, y):
         self.y_ = y
@@ -323,7 +323,7 @@ def test_a_line_holds_for_the_class_itself_and_the_named_parameters():
 
 
 @pytest.mark.parametrize("line", _proven.TABLE, ids=lambda line: line.step.__name__)
-def test_a_parameter_that_nobody_thought_of_is_not_verified(line, monkeypatch):
+def test_an_unknown_parameter_is_not_verified(line, monkeypatch):
     """Of a later version of scikit-learn, for instance."""
     step = clone(next(step for step in TRIED if type(step) is line.step))
     assert set(line.allowed) <= set(step.get_params(deep=False))
@@ -430,7 +430,7 @@ def test_steps_of_a_pipeline_are_mapped_together(step, frame):
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("public", [{}, {"clip_norm": 2.0}, {"bounds": (-4.0, 4.0)}])
 def test_regressions_are_scored_as_they_predict_rows_that_lie_far_out(public, rng):
-    """Entries are cut and rows shortened in a prediction: the model that is scored does so too."""
+    """Predictions clip entries and scale rows down: so does the scored model."""
     X = rng.standard_t(1.5, (400, 4))
     y = X @ [1.0, 2.0, 0.0, 1.0]
     models = [

@@ -1,4 +1,4 @@
-"""Private scores: right on average, bounded, silent, and the same for fast and slow ways."""
+"""Private scores: unbiased, bounded, silent, and equal for fast and slow computations."""
 
 import math
 
@@ -20,7 +20,7 @@ from skdp.testing import record_transcript, seeded_entropy
 from skdp.units import UNITS
 from tools.outcomes import refuses
 
-# Tiny fits show little; whether a fit says so is tested where the estimators are.
+# Tiny fits find little; the tests of the estimators cover their warnings.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 RNG = np.random.default_rng(0)
@@ -112,7 +112,7 @@ def test_sparse_rows(loss):
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_a_share_is_that_of_the_row_alone_at_any_scale(form):
-    """Bit by bit the same in any company, in [0, 1], and 0 where there is nothing to lose."""
+    """Bit by bit independent of other rows, in [0, 1], and 0 for rows of distance 0."""
     model = DPPCA(2, clip_norm=1.0).fit(X)
     rows = X[:40] * 10.0 ** RNG.uniform(-150, 150, (40, 1))
     rows[7] = 0.0

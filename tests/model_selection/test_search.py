@@ -224,7 +224,7 @@ def test_groups_are_routed_to_a_search_behind_other_steps():
 
 
 def test_estimators_have_a_score_of_their_own(rng):
-    """Without one an error would ask for bounds of a loss that a newcomer has not heard of."""
+    """Otherwise an error would ask for bounds of a loss that a new user does not know."""
     A = 50 + rng.standard_normal((4000, 3)) * [10.0, 3.0, 1.0]
     grid, settings = {"n_components": [1, 3]}, {"epsilon": 30.0, "strategy": "compose"}
     frame = pd.DataFrame(A, columns=list("abc"))  # scored as the array
@@ -352,7 +352,7 @@ def test_the_number_of_runs_and_their_candidates_are_drawn(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_nobody_hears_what_the_libraries_of_a_run_say():
+def test_warnings_of_libraries_in_a_run_are_not_shown():
     class Loud(DPPCA):
         def fit(self, X, y=None):
             warnings.warn("of a row", RuntimeWarning, stacklevel=1)
@@ -364,7 +364,7 @@ def test_nobody_hears_what_the_libraries_of_a_run_say():
 @pytest.mark.thorough
 @pytest.mark.parametrize("strategy", ["random_stopping", "compose"])
 def test_warnings_of_lost_runs_are_dropped(strategy):
-    """A warning of a run that was not chosen tells that it ran, or of a model that nobody gets."""
+    """A warning of a run that was not chosen reveals that it ran, or facts of its model."""
     runs = {"mean_n_runs": 30} if strategy == "random_stopping" else {}
     grid = {"max_iter": [1] if runs else [1, 2, 3]}
     search = DPGridSearchCV(DPTraceRegressor(1), grid, SQUARED, strategy=strategy, **runs)
@@ -400,7 +400,7 @@ def test_runs_of_two_threads_keep_their_warnings_to_themselves(monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.parametrize("search", SEARCHES, ids=NAMES)
 def test_transcript_of_a_search(search):
-    """The worst pair of the estimator, through every run: no release moves by more than paid."""
+    """The worst pair of the estimator, in every run: no release changes beyond its charge."""
     pair = worst_case_pair(search.estimator)
     with seeded_entropy(1):
         report = transcript_audit(search, pair).check()
@@ -439,7 +439,7 @@ def ridge_search(step, params, **options):
 
 
 class Printing:
-    """A callback that prints all that it hears."""
+    """A callback that prints all its arguments."""
 
     def setup(self, *heard):
         print(*heard)
@@ -484,7 +484,7 @@ def test_a_classifier_is_scored_by_its_labels(scoring, rng):
 @pytest.mark.parametrize("delta", [1e-12, 1e-6, 1e-2])
 @pytest.mark.parametrize("mu", [1e-12, 1e-9, 2.7e-7, 1e-6, 1e-3, 1.0])
 def test_a_run_gets_what_it_may_spend_and_no_less(mu, delta):
-    """However little that is: tiny searches were refused, with a delta that nobody had given."""
+    """Even if that is little: tiny searches were refused, with a delta that was never set."""
     assert (1 - 1e-7) * mu <= PrivacyBudget(*budget_for("gaussian", mu, delta)).mu <= mu
 
 

@@ -398,7 +398,7 @@ def test_worst_users_of_the_printed_start_attain_the_bound(adjacency, rng):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-def test_hostile_users_stay_within_the_printed_bounds(adjacency, rng):
+def test_adversarial_users_stay_within_the_published_bounds(adjacency, rng):
     """Users of any size and number of rows, in any block: what they add is cut to the bound."""
     data = users_of(20, d=3, m=4, seed=3)[:3]
     model = PersonalizedRegression(1, max_rows=8, n_rounds=2, adjacency=adjacency, epsilon=4.0)

@@ -42,7 +42,7 @@ def test_no_row_is_longer_and_short_rows_stay(form, dtype):
 @pytest.mark.parametrize("d", [3, 7, 33, 257])
 @pytest.mark.parametrize("step", [RowClipper(1.0), PublicScaler((-3, 4)), PublicScaler((0, 1e-60))])
 def test_neither_layout_nor_other_rows_change_a_bit(step, d, dtype):
-    """A single row is in C and in Fortran order at once, a table is in one of them."""
+    """A single row is in C order and in Fortran order, a table in one of them only."""
     X = (10 * np.random.default_rng(1).standard_normal((40, d))).astype(dtype)
     X[:9] *= (10.0 ** np.arange(-20, 16, 4)).astype(dtype)[:, None]
     expected = step.transform(X)
@@ -178,7 +178,7 @@ def test_a_warning_names_the_unit_that_it_counts():
 
 
 def test_public_bounds_far_too_wide_are_said():
-    """Scales that are nothing but noise are said; rare values in bounds that suit are not."""
+    """Scales of noise alone warn; rare values within suitable bounds do not."""
     X = np.column_stack([columns()[:, :4], np.arange(len(columns())) == 0])
     for wide in (4.0, 400.0):
         low, high = np.append(MEANS - wide * UNITS, 0.0), np.append(MEANS + wide * UNITS, 1.0)
@@ -210,7 +210,7 @@ def hard_columns(n, rng):
 @pytest.mark.parametrize("n", [50, 400, 20000])
 @pytest.mark.parametrize("epsilon", [0.5, 3.0])
 def test_hard_columns_are_never_blown_up(n, epsilon):
-    """Whatever the fit finds, standardised entries are small: in it and in rows to come."""
+    """In all cases, standardised entries are small, in the fitted rows and in new ones."""
     X, scaler = hard_columns(n, np.random.default_rng(0)), DPStandardScaler(epsilon=epsilon)
     for seed in range(5):
         with seeded_entropy(seed):
@@ -262,7 +262,7 @@ def test_zeros_that_are_not_stored_stay_zeros():
     "rows", [load_iris().data[::2], 3 + 0.4 * np.random.default_rng(0).standard_normal((75, 3))]
 )
 def test_scales_that_are_far_off_are_said(rows):
-    """75 rows do not show where columns lie, and a scale about 0 looks like one about there."""
+    """75 rows do not show the location of columns, and scales about 0 and about it look alike."""
     lost, model = 0, DPStandardScaler(epsilon=1.0)
     for _ in range(16):
         said = messages_of(model.fit, rows)

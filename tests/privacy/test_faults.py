@@ -84,7 +84,7 @@ class Injector:
             return self._line
         if _does_something(frame.f_code, frame.f_lasti):
             if frame.f_code.co_name == "__del__":
-                return None  # what goes wrong there is thrown away
+                return None  # errors there are discarded
             place = frame.f_code, frame.f_lineno
             self.seen[place] += 1
             if (*place, self.seen[place]) == self.at:
@@ -205,7 +205,7 @@ class Releases(BaseDPEstimator):
 
 
 class Other(Releases):
-    """The fit of somebody else: its charge has to stay."""
+    """The fit of another program: its charge has to stay."""
 
     def __init__(
         self, kind="release", epsilon=0.2, delta=1e-6, adjacency="add_remove", random_state=None
@@ -334,7 +334,7 @@ class Run:
             self.error = error
 
     def end(self):
-        """Leave nothing behind for the next run, whatever was interrupted."""
+        """Clean up for the next run after any interrupt."""
         self.error = None  # its traceback holds what was open
 
 
@@ -397,7 +397,7 @@ class Fit(Run):
                 self.wait()
 
     def wait(self):
-        """Wait for who stepped in: later the ledger is not open around it."""
+        """Wait for the other thread or process, around which the ledger is not open later."""
 
     def told(self):
         """Return all that may not depend on data."""
@@ -706,7 +706,7 @@ def killed(make, place):
 
 
 class Helper:
-    """Another process, which is there already, and fits when it is told to."""
+    """Another process, already running, which fits on request."""
 
     def __init__(self):
         self.pipe, theirs = get_context("fork").Pipe()
@@ -865,7 +865,7 @@ def _params():
 @pytest.mark.filterwarnings("ignore:clones of one:skdp.exceptions.PrivacyWarning")  # a ledger left
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.FitFailedWarning")  # of a search
 def test_a_fault_at_a_line(case, every):
-    """Nothing unpaid, nothing lost, nothing told; and whoever comes next is not stuck."""
+    """No release without a charge, nothing lost, nothing revealed, and the next fit can go on."""
     with TemporaryDirectory() as folder, np.errstate():  # whose end a fault may have struck
         wrong = [
             f"{name} at {place_in_words(place)}: {what}"

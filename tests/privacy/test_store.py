@@ -1,4 +1,4 @@
-"""Files that survive: the same questions to both users of them, ledgers and streams."""
+"""Durable files: the same tests for ledgers and streams, which both use them."""
 
 import contextlib
 import copy
@@ -152,7 +152,7 @@ def uninterrupted(user, path, steps=STEPS):
 
 
 def test_a_step_returns_after_its_commit_and_its_marker(user, path):
-    """And after begin: without a marker nobody goes on, so it is there before the file is."""
+    """Also at the start: the marker is written before the file, which is useless without it."""
     events = []
     with recorded(lambda name, half: events.append(name)):
         this = user(path)
@@ -171,8 +171,8 @@ def test_a_step_returns_after_its_commit_and_its_marker(user, path):
 
 
 @pytest.mark.parametrize("struck", ["write", "sync", "COMMIT"])
-def test_nothing_is_told_of_what_could_not_be_made_durable(user, path, struck):
-    """A full disk: nobody knows how much was written, and who opens the file anew finds out."""
+def test_a_release_that_could_not_be_stored_is_not_published(user, path, struck):
+    """On a full disk it is unknown how much was written; the next open of the file shows it."""
     this = user(path)
     told = [this.step()]
 
@@ -199,7 +199,7 @@ def test_nothing_is_told_of_what_could_not_be_made_durable(user, path, struck):
 
 
 def run_child(user, path, event=None, seconds=None):
-    """Go on until the last step, or death; return what was acknowledged and whether it died."""
+    """Run to the last step or the kill; return the completed calls, and whether it was killed."""
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:
         with contextlib.suppress(BaseException), recorded(event or (lambda name, half: None)):
@@ -236,7 +236,7 @@ def check(user, path, expected, acknowledged):
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking a process that has threads
 def test_killed_at_each_durable_event(user, tmp_path):
-    """Also in the middle of a write; the next one ends where one that nobody killed does."""
+    """Also in the middle of a write; the next process ends like one that was never killed."""
     events = []
 
     def kill(half):
@@ -291,7 +291,7 @@ def test_killed_at_random_moments(user, tmp_path, times):
 
 @pytest.mark.parametrize("seen_here", [True, False])
 def test_an_older_copy_is_refused(user, path, seen_here, monkeypatch):
-    """By the marker, and by a process that saw more where all files are older."""
+    """By the marker, or by a process that read later lines if all files are older."""
     copies = []
     for _ in range(3):
         this = user(path)
@@ -311,7 +311,7 @@ def test_an_older_copy_is_refused(user, path, seen_here, monkeypatch):
 
 
 def test_snapshots_of_another_process_are_no_older_copy(path, monkeypatch):
-    """What this process saw there is gone by then."""
+    """The lines that this process read are no longer there then."""
     monkeypatch.setattr(checkpoints, "BLOCK", Snapshots.slack)
     Acts(path).close()
     with monkeypatch.context() as patch:
@@ -321,7 +321,7 @@ def test_snapshots_of_another_process_are_no_older_copy(path, monkeypatch):
 
 
 def test_a_stream_needs_its_marker(path):
-    """Of a ledger without one nobody knows better; a stream would release its steps again."""
+    """A ledger without one may be current; a stream would release its steps again."""
     lock = path.with_name("kept.lock")
     for user, damage in ((Acts, b""), (Acts, b"1 a b"), (Acts, b"x" * 512), (Fits, b"x" * 512)):
         uninterrupted(user, path, 2)
@@ -337,7 +337,7 @@ def test_a_stream_needs_its_marker(path):
 
 
 def test_damage_is_seen(user, path, monkeypatch):
-    """Or is where nothing stands: then all is there."""
+    """Or it lies in unused bytes, and the content is complete."""
     _, state = uninterrupted(user, path, 3)
     whole, rng = path.read_bytes(), np.random.default_rng(0)
     lock = path.with_name("kept.lock").read_bytes()
@@ -397,8 +397,8 @@ def test_files_are_secret(user, path):
 # -- locks ----------------------------------------------------------------------------------------
 
 
-def test_a_place_without_locks_is_told_at_once(user, path, monkeypatch):
-    """To wait for a holder would not help, and to say that there is one is not true."""
+def test_a_folder_without_locks_raises_at_once(user, path, monkeypatch):
+    """Waiting would not help, and an error about another holder would be wrong."""
 
     def refused(*_):
         raise OSError(errno.ENOLCK, "No locks available")
@@ -412,7 +412,7 @@ def test_a_place_without_locks_is_told_at_once(user, path, monkeypatch):
 
 
 class Windows:
-    """Locks by its rules: on a byte, which nobody else may read."""
+    """Locks by the rules of Windows: on one byte, which no other process may read."""
 
     LK_NBLCK, LK_UNLCK = 2, 0
 
@@ -498,7 +498,7 @@ def test_one_stream_at_a_time(path):
     again.step()
     del again, this
     gc.collect()
-    assert others(path) == ["taken", "taken"]  # whoever is gone holds nothing
+    assert others(path) == ["taken", "taken"]  # a process that has ended holds nothing
 
 
 def test_a_torn_marker_leaves_the_one_before(tmp_path, monkeypatch):
@@ -519,7 +519,7 @@ def test_a_torn_marker_leaves_the_one_before(tmp_path, monkeypatch):
 
 
 def test_a_lock_is_free_when_it_is_left_whoever_has_a_copy(user, path, monkeypatch):
-    """A child that another library forks in the middle has one of the descriptor."""
+    """A child that another library forks meanwhile has a copy of the descriptor."""
     take, copies = store._Lock.take, []
 
     def copied(lock, wait):
@@ -540,7 +540,7 @@ def test_a_lock_is_free_when_it_is_left_whoever_has_a_copy(user, path, monkeypat
 @forks
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_fork_waits_for_a_change_in_another_thread(path):
-    """Its child would have half of it, and a lock that nobody gives back."""
+    """Its child would have half of the change, and a lock that is never released."""
     this, inside = Fits(path), threading.Event()
 
     def change():
@@ -607,7 +607,7 @@ def test_a_change_that_was_not_committed_is_not_remembered(user, path, monkeypat
 
 
 def test_a_change_that_is_not_in_the_file_is_refused(path, monkeypatch):
-    """Somebody puts a backup back just after it was written: the data are not touched."""
+    """If a backup is restored just after the write, the data are not read."""
     this, remember = Fits(path), Store._remember
     shutil.copy(path, f"{path}.older")
 

@@ -97,7 +97,7 @@ def rows(n):
 
 @pytest.mark.parametrize("step", [0.0, 1e-8, 0.3])
 def test_what_is_not_stored_adds_what_zero_adds(step):
-    """A CSR block costs as much as its entries, whatever the centre is; bad rows add nothing."""
+    """Work is linear in the stored entries, for every centre; bad rows add nothing."""
     X = rows(60) * (np.random.default_rng(2).random((60, 4)) < 0.4)
     X[3, 1], X[7, 2], X[11] = np.nan, -np.inf, 0.0
     X[5] = [1e300, 0.0, 0.0, -1e-300]
@@ -123,7 +123,7 @@ def test_moments_are_the_sums():
 
 @pytest.mark.parametrize("step", [2.0**-10, 1e3])
 def test_no_overflow_becomes_a_moment(step):
-    """What lies beyond all floats from the centre is cut, however large size and step are."""
+    """An overflowing distance from the centre is clipped, for every size and step."""
     X, size, center = np.array([[-1.7e308]]), np.array([1.7e308]), np.array([1.7e308])
     bounded = ColumnQuery(X, adjacency="add_remove").moments(center, size, 0.5)
     assert np.linalg.norm(bounded.answer(step)) <= bounded.bound.l2 / step + bounded.bound.slack
@@ -155,7 +155,7 @@ def test_ranks_are_multiplied_by_public_weights(step):
 
 @pytest.mark.parametrize("step", [0.0, 2.0**-10])
 def test_a_group_adds_the_mean_of_its_rows(step, rng):
-    """Rows of 3 and of 7: whatever their parts are, all rows of a group on one side add 1/2."""
+    """Groups of 3 and of 7 rows: if all rows of a group are on one side, it adds 1/2 in total."""
     X, groups = rng.standard_normal((13, 2)), np.repeat([0, 1, 2], [3, 7, 3])
     X[:3] = -1.0
     source = GroupRows(X, {}, groups)
@@ -257,7 +257,7 @@ def test_all_rows_of_groups_take_memory(monkeypatch, fits):
 
 @pytest.mark.parametrize("numbers", [0, 2, 4, 8])
 def test_each_row_counts_once_where_passes_are_in_other_orders(monkeypatch, numbers):
-    """A row source promises no order: part of the rows of one pass and the rest of another."""
+    """A row source has no fixed order: another pass may yield the rows in other places."""
     monkeypatch.setattr("skdp.data.numbers.MEMORY", 8 * numbers)
     source = InBlocks(*np.arange(1.0, 5.0).reshape(4, 1, 1), order=-1)
     ask = ColumnQuery(source, adjacency="add_remove").grid(np.array([[1.0, 2.0, 3.0, 4.0]]))

@@ -1,4 +1,4 @@
-"""Units of a matrix, with bounds of entries and by a contract: all are held and attained."""
+"""Units of a matrix, with bounds of entries or a contract: bounds hold and are attained."""
 
 import math
 from fractions import Fraction
@@ -130,7 +130,7 @@ def test_both_sums_of_the_spread_move_by_one_at_most(name, adjacency):
             left, right = (EntryQuery(x, unit).spread() for x in (a, sp.csr_array(b)))
             change = float(np.abs(left.answer(STEP) - right.answer(STEP)).sum())
             worst = max(worst, change / left.bound.l1_steps(STEP))
-            assert change <= left.bound.l2_steps(STEP)  # the l2 norm is no longer
+            assert change <= left.bound.l2_steps(STEP)  # the l2 norm is no larger
     assert 0.95 <= worst <= 1.0
     clipped = np.clip(base if name == "entry" else np.triu(base, 1), 0.0, 3.0)
     expected = (clipped * (3.0 - clipped)).sum(), 3.0 * clipped.sum()
@@ -170,7 +170,7 @@ ROW_RELEASES = {
     "kept_below": (None, (1.5,), 0.45),
     "norms_above": (None, (1.5,), 0.95),
     "gram": ((3.0, (7, 4)), (), 0.9),
-    "sparse gram": ((1.5, (2, 2)), (), 0.8),  # an entry is longer than the clip norm
+    "sparse gram": ((1.5, (2, 2)), (), 0.8),  # one entry exceeds the clip norm
 }
 
 
@@ -212,7 +212,7 @@ def size_of(change, name):
 
 
 def changes_of_a_norm(name, X):
-    """Directions that products with X show most, and some others."""
+    """The changes that products with X amplify most, and some others."""
     left = np.linalg.svd(X)[0]
     k = 1 if name == "frobenius" else X.shape[1]
     yield np.eye(M)[:, :k] @ left[:, :k].T
@@ -340,7 +340,7 @@ def test_entries_of_any_size_are_inside_the_guarantee(name, scale):
 
 
 @pytest.mark.parametrize("name", ["entry_change", *NAMES])
-def test_a_change_is_seen_whole_beside_huge_entries(name):
+def test_a_change_is_exact_next_to_huge_entries(name):
     """The largest entries that can change still do, and the bound is attained there."""
     X = np.full((N, 1), 1 / math.sqrt(N))
     base = np.full((M, N), 2.0**50 if name == "entry_change" else 2.0**40)
@@ -380,7 +380,7 @@ def test_symmetric_units_are_their_upper_triangle():
 
 
 def test_long_sums_are_exact():
-    """Numbers that no rounding touches, whose sums are beyond what one float holds."""
+    """Numbers without rounding errors, whose sums one float cannot hold."""
     n = 4096
     Z, W = RNG.integers(2**26, 2**27, (2, n)), RNG.integers(2**18, 2**19, (n, 2))
     query = NormQuery(Z * 2.0**-20, MatrixUnit("spectral"))
@@ -420,7 +420,7 @@ def test_a_fit_takes_huge_entries(name, algorithm):
     assert np.isfinite(svd.fit(A).components_).all()
 
 
-def test_who_bounds_what():
+def test_each_query_accepts_its_own_units():
     A = np.zeros((M, N))
     for name in CONTRACTS:
         refuses(PrivacyError, "NormQuery", EntryQuery, A, MatrixUnit(name))

@@ -1,4 +1,4 @@
-"""Histories and their pairs: bounds by force, what is hidden, and rows by themselves."""
+"""Histories and their pairs: bounds by search, hidden items, independence of rows."""
 
 import numpy as np
 import pytest
@@ -155,10 +155,10 @@ def test_the_bound_of_pairs_holds_and_is_tight(adjacency, kind):
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_histories_without_a_common_item_attain_the_bound(adjacency):
-    """One of two items comes, or one of two others goes for it."""
+    """A history of two items is added, or replaces one of two other items."""
     X = np.kron(np.eye(2), np.ones(2))
     X[1] *= adjacency == "replace"
-    step = (1 + 5e-7) / 841**2 / 2**0.5  # a pair of 841 units is longer than 1, by that
+    step = (1 + 5e-7) / 841**2 / 2**0.5  # the norm of a pair of 841 units exceeds 1 by that
     first, second = (pairs(row[None], adjacency).moment(popular(4, 0)) for row in X)
     change = np.linalg.norm(first.answer(step) - second.answer(step))
     assert 0.99 < change / first.bound.l2_steps(step) <= 1

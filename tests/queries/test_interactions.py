@@ -101,7 +101,7 @@ def test_ritz_product_and_trace(adjacency):
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_so_many_cells_differ(adjacency):
-    """What flips of cells are paid for: a swap moves two."""
+    """Randomized response is charged for so many cells: a swap changes two."""
     found = {}
     for items in itertools.chain(*(itertools.combinations(range(N), d) for d in (0, 1, 3))):
         bounded = InteractionQuery(rows(items), degree_floor=2, adjacency=adjacency).cells()

@@ -1,4 +1,4 @@
-"""Rows in a public plane: what one row, with its class, can change."""
+"""Rows in a public plane: the largest change by one row with its class."""
 
 import math
 from types import SimpleNamespace
@@ -39,7 +39,7 @@ def at(place):
 
 
 def hostile_rows(rng):
-    """Places at every angle of the rim and inside, far outside, and rows that are no numbers."""
+    """Places at every angle on the rim and inside, far outside, and rows that are not finite."""
     angles = np.linspace(0, 2 * np.pi, 73)
     rim = np.column_stack([np.cos(angles), np.sin(angles)])
     places = np.vstack([np.zeros((1, 2)), 0.5 * rim[::8], rim, 1e6 * rim[::8]])
@@ -71,7 +71,7 @@ def test_no_row_changes_more_than_its_bound(name, public, adjacency, rng):
             assert 0.98 * allowed < change <= allowed, norm
 
 
-def test_counts_are_what_they_say():
+def test_counts_equal_plain_counts():
     X = np.array([at(p) for p in [(-0.9, -0.9), (0.9, 0.9), (0.9, 0.9), (3.0, 0.0), (0.0, 0.0)]])
     X = np.vstack([X, np.full(3, np.nan), [0.0, np.inf, 0.0]])  # whose place is (inf, -inf)
     numbers = [0, 1, 1, 0, -1, 1, 1]
@@ -82,7 +82,7 @@ def test_counts_are_what_they_say():
     assert exact(query(X), "class_counts", ()).tolist() == [5]
 
 
-def test_moments_are_what_they_say():
+def test_moments_equal_plain_moments():
     places = np.array([(0.3, -0.4), (-0.6, 0.1), (3.0, 4.0)])
     sums = exact(query(np.array([at(p) for p in places]), [1, 1, 0]), "shapes", (FRAME,))
     first, second = sums.reshape(2, 6)
@@ -97,8 +97,8 @@ def test_moments_are_what_they_say():
 
 
 @pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr"])
-def test_dense_and_sparse_rows_say_the_same(form):
-    """Also from a source of one's own: a bad row is left out, and no other one."""
+def test_dense_and_sparse_rows_give_the_same_answers(form):
+    """Also from a user-defined source: a bad row is left out, and no other one."""
     X = np.random.default_rng(1).standard_normal((200, 3)) * 2
     X[np.abs(X) < 1] = 0
     X[150] = np.nan
@@ -108,7 +108,7 @@ def test_dense_and_sparse_rows_say_the_same(form):
         np.testing.assert_array_equal(exact(query(rows), *CELLS), exact(query(X), *CELLS))
 
 
-def test_a_row_has_the_same_place_in_any_company(rng):
+def test_the_place_of_a_row_does_not_depend_on_other_rows(rng):
     X, axes, center = rng.standard_normal((9, 200)), *np.split(rng.standard_normal((3, 200)), [2])
     whole, *alone = plane_rows([X, *X[:, None]], axes, center[0])
     assert np.array_equal(whole, np.vstack(alone))

@@ -38,7 +38,7 @@ DIAGONALS = tuple(np.random.default_rng(3).uniform(0.2, 1, d) for d in (D1, D2))
 DIAGONAL = tuple(map(np.diag, DIAGONALS))
 MIX = positive(P, 40) * (1 - 1e-6)
 FORMS = ["dense", "float32", "csr", "factors", "whitened", "csr whitened", "factors whitened"]
-CONTRIBUTING = [*FORMS, "mixed"]  # a mix is public: nobody asks for moments of the design then
+CONTRIBUTING = [*FORMS, "mixed"]  # a mix is public: no fit uses moments of the design then
 UNITS = [(unit, adjacency) for unit in ("row", "label") for adjacency in ("add_remove", "replace")]
 
 
@@ -69,7 +69,7 @@ def query(form, data, y, unit="row", adjacency="add_remove", bias=0.0, n_jobs=No
 
 
 def factors(seed, n):
-    """Factors whose products are hostile: in the tangent space, outside it, of 14 decades."""
+    """Factors of adversarial products: in the tangent space, outside it, over 14 decades."""
     rng = np.random.default_rng(seed)
     A, B = rng.standard_normal((n, D1)), rng.standard_normal((n, D2))
     A[::3] = U[:, rng.integers(R, size=len(A[::3]))].T
@@ -86,7 +86,7 @@ def part(data, rows):
 
 
 def others(data, y, i, unit, adjacency):
-    """Records that may stand where this one stood: none, its opposite, another one."""
+    """Replacements of this record: none, its opposite, another one."""
     one, own = part(data, [i]), y[[i]]
     if unit == "label" and adjacency == "add_remove":
         return [(one, np.nan * own)]  # withheld
@@ -158,7 +158,7 @@ def test_sensitivity_holds_and_is_attained(name, form, unit, adjacency, bias):
 @pytest.mark.parametrize(("unit", "adjacency"), UNITS)
 @pytest.mark.parametrize("form", CONTRIBUTING)
 def test_moments_of_predictions_hold_and_are_attained(form, unit, adjacency):
-    """Long targets, and predictions at their cut, have nothing in common."""
+    """Rows of large targets are orthogonal to rows of clipped predictions."""
     make = asked(
         lambda q: q.tangent(U, S, V, 0.4).prediction_moments(0.1, 4.0, 2.0), form, unit,
         adjacency, 0.8,
@@ -166,7 +166,7 @@ def test_moments_of_predictions_hold_and_are_attained(form, unit, adjacency):
     assert 0.99 <= worst_of(make, factors(7, 24), targets(24), unit, adjacency) <= 1 + 1e-9
 
 
-def test_predictions_are_those_of_the_model_cut():
+def test_predictions_are_clipped_predictions_of_the_model():
     X, y = np.random.default_rng(2).standard_normal((50, P)), targets(50)
     asked_of = query("dense", X, y, bias=0.8).tangent(U, S, V, 0.4)
     f = np.clip((X @ M.ravel() + 0.8 * 0.4) / 0.5, -4, 4)
@@ -184,7 +184,7 @@ PLACE = np.random.default_rng(12).standard_normal(P)
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("form", FORMS)
 def test_sums_of_records_hold_and_are_attained(form, adjacency, bias):
-    """Whatever their targets are, those that are no numbers too."""
+    """For all targets, also those that are not finite."""
     make = asked(lambda q: q.records().total(0.7), form, "row", adjacency, bias)
     for y in (targets(60), np.full(60, np.nan)):
         assert 0.95 <= worst_of(make, factors(7, 60), y, "row", adjacency) <= 1 + 1e-9
@@ -210,7 +210,7 @@ def test_ranks_of_entries_hold_and_are_attained(form, adjacency):
 @pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_sums_of_records_about_a_place_hold_and_are_attained(adjacency):
-    """The opposite of a record is seen from the place."""
+    """The opposite of a record is its mirror image about the place."""
     X, y = np.random.default_rng(13).standard_normal((40, P)) + PLACE, targets(40)
     for name in ("tangent", "products", "records"):
         release = SUMS.get(name, lambda q: q.records().total(0.7))
@@ -241,7 +241,7 @@ def test_all_numbers_of_a_record_may_be_rounded_up(form, unit):
     assert 0.85 < change(make, ones, (NONE, np.zeros(0)), unit**2) <= 1
 
 
-def test_a_place_is_taken_off_each_record():
+def test_a_place_is_subtracted_from_each_record():
     X, y = np.random.default_rng(14).standard_normal((50, P)), targets(50)
     y[7] = np.nan
     about, moved = query("dense", X, y).about(PLACE), query("dense", X - PLACE, y)
@@ -341,7 +341,7 @@ def test_sums_for_means_are_those_of_single_entries():
             refuses(ValueError, "CSR", narrow, query(form, data, y[:5]))
 
 
-# -- records so large that tangent coordinates are kept between the search and the sum ------------
+# -- records so large that tangent coordinates are cached between the search and the sum ----------
 
 WIDE = (16, 12)
 U1 = np.linalg.qr(np.random.default_rng(20).standard_normal((16, 1)))[0]
@@ -407,7 +407,7 @@ RANKS = {
 @pytest.mark.parametrize(("unit", "adjacency"), UNITS[:3])
 @pytest.mark.parametrize("name", RANKS)
 def test_ranks_hold_and_are_attained(name, unit, adjacency):
-    """A record whose label is withheld is there and public: it is counted on neither side."""
+    """A record whose label is withheld stays, as X is public, but counts on neither side."""
     if name in ("moment sizes", "norms") and unit == "label":
         pytest.skip("public")
     make = asked(RANKS[name], "dense", unit, adjacency)
@@ -430,7 +430,7 @@ BAD = [math.nan, math.inf, -math.inf, 1e200, 1e308, 1e-320]
 
 @pytest.mark.parametrize("form", ["dense", "csr", "factors", "whitened"])
 @pytest.mark.parametrize("bad", BAD)
-def test_bad_records_contribute_nothing_and_poison_nothing(form, bad):
+def test_bad_records_contribute_nothing_and_change_no_others(form, bad):
     A, B = factors(2, 20)
     y = np.ones(20)
     clean = query(form, (A, B), y)
@@ -575,7 +575,7 @@ class Facts(NamedTuple):
     tangent_size: int = R * (D1 + D2 - R)
 
 
-def test_public_curvature_is_for_labels_and_for_records_that_contribute_what_they_see():
+def test_public_curvature_needs_labels_and_unmixed_records():
     data = np.ones((9, D1)), np.ones((9, D2))
     for adjacency in ADJACENCIES:
         private = query("dense", data, np.ones(9), "row", adjacency).tangent(U, S, V)
@@ -585,8 +585,8 @@ def test_public_curvature_is_for_labels_and_for_records_that_contribute_what_the
     assert public_curvature(nothing, 1.0) is None
 
 
-def test_a_step_of_a_known_curvature_knows_its_noise(rng):
-    """The variance of the numbers of a move is what it says, and noise damps what it hides."""
+def test_the_noise_of_a_step_of_known_curvature_is_right(rng):
+    """The stated variance of a step is right, and steps in noisy directions are damped."""
     basis = np.linalg.qr(rng.standard_normal((R * (D1 + D2), R * (D1 + D2))))[0]
     w = np.append(np.zeros(R * R), np.geomspace(10.0, 1000.0, R * (D1 + D2 - R)))
     H, facts = (basis * w) @ basis.T, Facts(10**6, R, 0.0)
@@ -602,7 +602,7 @@ def test_a_step_of_a_known_curvature_knows_its_noise(rng):
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", ["dense", "csr", "factors"])
 def test_records_outside_the_tangent_space_keep_sums_exact(form, rng):
-    """Their projection is next to nothing, so only the floor of a size keeps weights small."""
+    """Their projection is nearly 0, so that only the least size limits their weights."""
     A, B = rng.standard_normal((4000, D1)), rng.standard_normal((4000, D2))
     A, B = A - A @ U @ U.T, B - B @ V @ V.T
     y = np.full(4000, 1e9)

@@ -1,4 +1,4 @@
-"""The joint release of a regression: its bound holds for hostile records, and is reached."""
+"""The joint release of a regression: its bound holds for adversarial records, and is reached."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ from tools.gate import change_over_bound
 C = 1.7
 BOX = views.TargetScale.in_box(np.array([-1.0, 0.0]), np.array([3.0, 0.5]), centered=True)
 BALL = views.TargetScale.in_ball(2.0, 1)
-# name -> (scale, bias column, target norm): t below and above the length of a row
+# name -> (scale, bias column, target norm): t below and above the norm of a row
 CASES = {
     "box": (BOX, 0.5, 1.0),
     "ball": (BALL, 0.5, 1.0),
@@ -59,7 +59,7 @@ def angled(cosine, row_norm, target, sign):
 
 
 def at_the_bound(scale, adjacency):
-    """As `make_query`, with rows shortened to the clip norm and long targets: at the bound."""
+    """As `make_query`, with rows scaled down to the clip norm and large targets: at the bound."""
     q = len(scale.size)
 
     def make(Z):
@@ -95,7 +95,7 @@ def test_bound_holds(release, case, adjacency):
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_the_bound_of_gains_holds_and_is_reached(adjacency):
-    """Some long rows are predicted well with one cut alone, some with the other."""
+    """Some clipped rows are predicted well with one clipping alone, some with the other."""
 
     def make(Z):
         return make_query(BALL._replace(size=BALL.size / 3), adjacency)(Z).gains(CUTS, MODEL)
@@ -109,7 +109,7 @@ def test_the_bound_of_gains_holds_and_is_reached(adjacency):
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "box"])
 def test_replace_bound_is_reached(case):
-    """At the angle that the proof names, by rows as long as the clip norm."""
+    """At the angle of the proof, by rows at the clip norm."""
     scale, bias, t = CASES[case]
     U2 = C * C + bias * bias
     cosine = (min(t * t, U2) - bias**2) / C**2
@@ -126,7 +126,7 @@ def test_replace_bound_is_reached(case):
 
 @pytest.mark.parametrize("case", [case for case in CASES if CASES[case][1]])
 def test_bound_of_products_is_reached(case):
-    """By one record, and by two with opposite rows and one target, where nothing is longer."""
+    """By one record, and by two at the clip norm with opposite rows and one target."""
     scale, bias, t = CASES[case]
     none = np.zeros((0, 3 + len(scale.size)))
     first = np.full((1, none.shape[1]), 1e12)
@@ -141,7 +141,7 @@ def test_bound_of_products_is_reached(case):
 
 @pytest.mark.parametrize("release", ["products", "regression"])
 def test_opposite_targets_longer_than_their_rows(release):
-    """In the corner of their box they are longer than the ball: they are cut to it."""
+    """A corner of their box lies outside the ball, to which they are clipped."""
     X, y = np.full((1, 3), C / math.sqrt(3)), np.full((1, 2), 1e12)
     pair = [
         getattr(query_of(X, Y, views.TargetScale.in_ball(1.0, 2), "replace"), release)(0.5, 3.0)
@@ -153,7 +153,7 @@ def test_opposite_targets_longer_than_their_rows(release):
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("n_classes", [2, 3, 10])
 def test_products_with_codes_of_classes_reach_their_bound(n_classes, adjacency):
-    """At the scale of a fit, by records of all classes with short, long and opposite rows."""
+    """At the scale of a fit, by records of all classes with small, clipped and opposite rows."""
     codes, c = label_codes(n_classes, centered=True)[0], 0.6 * C
     t, q, x = c * math.sqrt(n_classes - 1), codes.shape[1], np.full((1, 3), C / math.sqrt(3))
     scale, best = views.TargetScale.in_ball(1.0, q), 0.0
@@ -163,13 +163,13 @@ def test_products_with_codes_of_classes_reach_their_bound(n_classes, adjacency):
     for first, second in itertools.product(records, others):
         asked = [query_of(*one, scale, adjacency).products(c, t) for one in (first, second)]
         best = max(best, change_over_bound(*asked))
-    # Targets longer than rows: codes of classes are never opposite, as any others may be.
+    # Target norms above those of rows: codes of classes, unlike others, are never opposite.
     least = 0.99 if adjacency == "add_remove" or t <= C else 0.85
     assert least < best <= 1
 
 
 def test_brute_force_of_products(rng):
-    """The change between records of any lengths, whose biases were rounded apart."""
+    """The change between records of any norms, whose biases were rounded separately."""
     for t, c in ((0.1, 1.0), (1.0, 1.0), (0.7, 0.3), (1.0, 0.01)):
         claimed = make_query(BALL, "replace")(np.zeros((0, 4)))
         bound, best = claimed.within(1.0, BALL).products(c, t).bound.l2, 0.0
@@ -187,7 +187,7 @@ def test_brute_force_of_products(rng):
 @pytest.mark.parametrize("each", [None, 1, 2, 300])
 @pytest.mark.parametrize("release", ["products", "target_sums"])
 def test_sums_with_targets(release, each, adjacency):
-    """No record, or group, of any lengths moves them by more than their bound; some do so."""
+    """No record or group of any norm exceeds the bound; some attain it."""
     rng, n, best = np.random.default_rng(1), each or 1, 0.0
     public = (0.5, 1.0) if release == "products" else (0.5,)
 
@@ -209,7 +209,7 @@ def test_sums_with_targets(release, each, adjacency):
 
 
 def test_sums_of_targets_have_no_error_that_grows_with_the_records():
-    """All targets at their bound are rounded to one side: far below the noise of a fit, still."""
+    """Targets at their bound are all rounded to one side: the error stays far below the noise."""
     asked = query_of(np.zeros((100_000, 1)), np.full((100_000, 1), 2.0)).target_sums(0.5)
     step = gaussian_step(asked.bound, 0.05)
     assert abs(asked.answer(step)[0] * step - 100_000) < 0.05 * asked.bound.l2 / 0.05
@@ -222,7 +222,7 @@ def shortened(rows, length):
 @pytest.mark.parametrize("by_group", [False, True])
 @pytest.mark.parametrize(("n_targets", "bias"), [(1, 0.5), (3, 0.5), (3, 0.0)])
 def test_products_are_those_of_plain_rows(n_targets, bias, by_group, rng):
-    """Long ones shortened, next to whole targets; sparse and dense, alone and in groups of one."""
+    """Rows are scaled down and targets are not; sparse and dense, alone and in groups of one."""
     X, y = rng.standard_normal((30, 3)), rng.standard_normal((30, n_targets)) / 9
     scale, answers, last = views.TargetScale.in_ball(1.0, n_targets), [], np.full((30, 1), bias)
     ids = np.arange(30) if by_group else None
@@ -254,7 +254,7 @@ def test_wide_groups_stay_sparse():
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_what_a_matrix_makes_of_a_row_is_that_of_the_row_alone(form, rng):
-    """To the last bit, whatever lies next to it: a bound counts one row."""
+    """To the last bit, next to any other rows, as a bound counts one row."""
     X = rng.standard_normal((50, 40)) * (rng.random((50, 40)) < 0.6)
     y, kept = rng.standard_normal((50, 1)), np.array([1, 4])
     kept = views.Mapped(kept, rng.standard_normal((40, 3)), rng.standard_normal(3))
@@ -278,7 +278,7 @@ def test_what_a_matrix_makes_of_a_row_is_that_of_the_row_alone(form, rng):
 
 
 def test_brute_force_of_the_proof(rng):
-    """The sup over random unit vectors, angles and signs, at several lengths of the targets."""
+    """The largest change over random unit vectors, angles and signs, at several target norms."""
     for t in (0.0, 0.1, 0.5, 1.0, 2.0):
         claimed = make_query(BALL, "replace")(np.zeros((0, 4)))
         bound = claimed.within(1.0, BALL).regression(0.0, t).bound.l2
@@ -289,8 +289,8 @@ def test_brute_force_of_the_proof(rng):
         assert 0.99 * bound < math.sqrt(best) <= bound * (1 + 1e-12)
 
 
-def test_lengths_that_were_asked_for_are_those_of_the_rows_in_their_units(rng):
-    """Norms that were made for a search serve the moment of the same units, and of no others."""
+def test_cached_norms_are_those_of_the_rows_in_their_units(rng):
+    """Norms that a search cached are used for the moment in the same units, and for no other."""
     X, y = 3 * rng.standard_normal((60, 4)), rng.standard_normal((60, 1))
     X[5, 2], y[6, 0], X[7] = np.nan, np.inf, 1e3
     units = [
@@ -299,7 +299,7 @@ def test_lengths_that_were_asked_for_are_those_of_the_rows_in_their_units(rng):
     ]
     step = 1e-8
 
-    def moment(query, other=None):  # two that know nothing of each other, or one that measures once
+    def moment(query, other=None):  # two queries without a common cache, or one query
         first, second = query.within(C, BALL), (other or query).within(C, BALL)
         return np.append(
             first.regression(0.5, 1.0).answer(step), second.target_sums(0.5).answer(step)
@@ -378,7 +378,7 @@ QUESTIONS = {
 )
 @pytest.mark.parametrize("each", [1, 2])
 def test_a_bad_record_adds_nothing_to_any_question(ask, each, kept, sparse):
-    """Whether its target is bad, a column, or one that is left out; nor does its group."""
+    """Whether its target, a kept column or another column is bad; nor does its group."""
     X, y = np.array([[0.5, 2.0, -1.0]]), np.array([[0.3]])
     make = sp.csr_array if sparse else np.asarray
 
@@ -395,7 +395,7 @@ def test_a_bad_record_adds_nothing_to_any_question(ask, each, kept, sparse):
         first, second = np.where(np.arange(3) == place, bad, X), np.where(place == 3, bad, y)
         before = first.copy(), second.copy()
         assert not QUESTIONS[ask](query(first, second)).answer(1e-8).any()
-        np.testing.assert_array_equal(first, before[0])  # what is private stays as it came
+        np.testing.assert_array_equal(first, before[0])  # the private input is unchanged
         np.testing.assert_array_equal(second, before[1])
 
 
@@ -403,8 +403,8 @@ def test_a_bad_record_adds_nothing_to_any_question(ask, each, kept, sparse):
     ("center", "size", "high"),
     [(0.0, 0.0, 1.0), (0.0, math.inf, 1.0), (math.inf, 1.0, 1.0), (0.0, 1.0, math.inf)],
 )
-def test_units_that_may_make_no_number_are_looked_at(center, size, high):
-    """Rows are looked at before they are put into units, and after it where those may spoil one."""
+def test_units_that_may_spoil_finite_rows_are_known(center, size, high):
+    """Rows are checked before scaling, and again after it if the units may make one infinite."""
     unit = views.RowScale(
         np.array([0.5, center]), np.array([1.0, size]), -1.0, np.array([1.0, high])
     )

@@ -1,4 +1,4 @@
-"""Queries of rows, alone and by group: bounds that hold and are attained, exact sums, no order."""
+"""Queries of rows and groups: bounds hold and are attained, sums are exact in any order."""
 
 import math
 
@@ -124,7 +124,7 @@ def rows_of_all_scales(seed, n):
 
 
 def hostile(seed=0):
-    """Groups of 1 to 200 rows of all scales, alike and unlike, and what attains each bound."""
+    """Groups of 1 to 200 rows of all scales, alike or not, and groups that attain each bound."""
     rng = np.random.default_rng(seed)
     for m in (1, 2, 8, 200):
         for scale in (0.0, 1e-300, 1.0, 1e300):
@@ -145,7 +145,7 @@ def hostile(seed=0):
 
 
 def partners(everybody):
-    """Groups that may send the opposite of what others send."""
+    """Groups whose contributions may be the opposite of others'."""
     for rows in everybody[1::3]:
         yield -rows
         yield np.roll(rows, 1, axis=1) * np.where(np.arange(D) % 2, 1, -1)
@@ -176,7 +176,7 @@ def everybody(unit):
 
 
 def largest_changes(answers, norm):
-    """Norms of what each unit adds, and of what all pairs of them differ by."""
+    """Norms of the contribution of each unit, and of the differences of all pairs."""
     pairs = (norm(answers - answer).max() for answer in answers)
     return {"add_remove": norm(answers).max(), "replace": max(pairs)}
 
@@ -186,7 +186,7 @@ def l2(changes):
 
 
 def worst_ratios(unit, name, units, step, company=()):
-    """Yield (adjacency, largest change over its bound) where each unit comes, goes, or gives way.
+    """Yield (adjacency, largest change over its bound) where a unit is added, removed or replaced.
 
     Next to `company`; of its own floors and roundings there are none.
     """
@@ -211,7 +211,7 @@ def least_worst(name, adjacency):
 @pytest.mark.parametrize("step", [1e-9, 0.03])
 @each_release
 def test_sensitivity_holds_and_is_attained(unit, name, step):
-    """Every row, or group, comes, goes, and stands for every other one."""
+    """Every row, or group, is added, removed, and replaces every other one."""
     for adjacency, worst in worst_ratios(unit, name, everybody(unit), step):
         assert (0.3 if step > 0.01 else least_worst(name, adjacency)) <= worst <= 1.0
 
@@ -241,7 +241,7 @@ def test_a_single_column_is_no_special_case(unit, name, monkeypatch):
 
 
 def test_rounding_is_paid_for_in_each_unit_that_changes():
-    """Two of them under replace: as no pair rounds all that it may, only the formula shows it."""
+    """Two units under replace: no pair attains the largest rounding, so the formula is compared."""
     for unit, names in RELEASES.items():
         for name in set(names) - {"count"}:
             one, two = (bounded(unit, name, [], adjacency).bound for adjacency in ADJACENCIES)
@@ -274,7 +274,7 @@ def assert_units_add_up(unit, name, groups, step):
 
 @pytest.mark.thorough
 @each_release
-def test_a_unit_sends_the_same_bits_in_any_company_and_order(unit, name, monkeypatch):
+def test_the_bits_of_a_unit_depend_on_no_other_unit_and_no_order(unit, name, monkeypatch):
     groups = everybody(unit)[::2]
     whole = assert_units_add_up(unit, name, groups, 1e-6)
     together = bounded(unit, name, groups, seed=1, n_jobs=2)
@@ -285,8 +285,8 @@ def test_a_unit_sends_the_same_bits_in_any_company_and_order(unit, name, monkeyp
     assert np.array_equal(together.answer(1e-6), whole)
 
 
-def test_a_long_term_of_a_group_has_the_same_size_in_any_company(rng):
-    """d p = 12,000 numbers: einsum cuts what is longer than 8,192 by where it stands."""
+def test_the_size_of_a_long_group_term_does_not_depend_on_others(rng):
+    """d p = 12,000 numbers: einsum splits more than 8,192 numbers by their position."""
     V = np.linalg.qr(rng.standard_normal((1000, 12)))[0]
 
     def sizes(rows):
@@ -358,7 +358,7 @@ def test_a_group_beyond_the_clip_is_scaled_as_a_whole():
 @pytest.mark.thorough
 @pytest.mark.parametrize("size", [1e-3, 1.0, 50.0])
 def test_products_are_exact_at_the_finest_step(size, rng):
-    """Whole numbers of any length say the same: no product of limbs is rounded."""
+    """Integers of any size agree: no product of limbs is rounded."""
     groups = [rng.standard_normal((m, D)) for m in [1] * 300 + [2000, 50, 7]]
     codes = np.repeat(np.arange(len(groups)), [len(rows) for rows in groups])
     source = GroupRows(np.vstack(groups), {}, codes)
@@ -421,7 +421,7 @@ def test_the_floor_of_a_trace_moves_by_a_step_more_than_a_row():
 
 
 def test_floors_of_sums_move_all_columns_by_a_step():
-    """And rows of a group, that all round to longer ones, move them beyond the clip norm."""
+    """Rows of a group that are all rounded up exceed the clip norm."""
     sums, fewer = (query(np.full((n, 4), 0.5), "add_remove").sums() for n in (201, 200))
     moved = sums.answer(100.0) - fewer.answer(100.0)
     assert 0.99 < np.linalg.norm(moved) / sums.bound.l2_steps(100.0) <= 1
@@ -437,7 +437,7 @@ def test_rows_by_group_are_not_taken_for_rows():
         query(groups, "add_remove")
 
 
-def test_no_rows_is_no_trouble():
+def test_no_rows_give_zeros():
     for release in ROWS.values():
         for rows in (np.zeros((0, D)), sp.csr_array((0, D))):
             nothing = release(query(rows, "add_remove"))
@@ -471,7 +471,7 @@ def test_a_row_counts_the_same_in_each_form_that_a_source_may_yield(name, form):
         return ROWS[name](query(rows, "add_remove"))
 
     block = FORMS[form](A)
-    plain = np.where(A > 1, np.nan, A) if form == "masked" else A  # what is masked is not known
+    plain = np.where(A > 1, np.nan, A) if form == "masked" else A  # a masked entry is unknown
     expected, step = bounded(plain).answer(1e-8), 1e-6
     assert np.array_equal(bounded(InBlocks(block)).answer(1e-8), expected)
     one = bounded(InBlocks(FORMS[form](A[3:])))
@@ -553,7 +553,7 @@ def test_sensitivity_of_a_tangent_holds_and_is_attained(adjacency, scale, level)
 
 @pytest.mark.thorough
 def test_both_roundings_cost_no_more_than_each_alone(rng):
-    """The inequality of the proof, by force: at half-integers in the span of V it is reached."""
+    """The inequality of the proof, by search: half-integers in the span of V attain it."""
     worst = 0.0
     for trial in range(4000):
         p = int(rng.integers(1, 9))
@@ -595,8 +595,8 @@ def test_a_tangent_matches_the_float_computation(scale, sparse):
     assert np.allclose(whole, expected)
 
 
-def test_flat_directions_round_badly_and_the_bound_knows():
-    """Rows almost inside the span of V see how far its grid is from orthonormal."""
+def test_the_bound_covers_rounding_in_flat_directions():
+    """Rows nearly inside the span of V show how far its grid is from orthonormal."""
     d = 13124
     flat = np.full((d, 1), d**-0.5)
     grid = np.rint(flat * 2**26) / 2**26
@@ -622,7 +622,7 @@ def test_columns_must_be_orthonormal(V):
 
 
 def test_core_sums_do_not_overflow():
-    """Six million rows inside the span of V, at a large budget: one row more is one row more."""
+    """Six million rows inside the span of V, at a large budget: one more row adds its own term."""
     step = 1e-3 / 8e9
     rows = np.tile(V[:, 0], (20_000, 1))
     answers = [

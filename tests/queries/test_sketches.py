@@ -243,7 +243,7 @@ def test_updates_of_a_replaced_entry_may_come_at_other_times():
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stream_has_the_state_of_one_batch(kind, rng):
-    """Any order, repeats, signs, batches, dense or sparse: equal integers, also where they wrap."""
+    """Any order, repeats, signs, batches, dense or sparse: equal integers, also if they wrap."""
     unit = unit_of("frobenius", "add_remove", stream=True)
     step = 2.0**-30
     rows, columns = rng.integers(0, 7, 500), rng.integers(0, 6, 500)
@@ -280,7 +280,7 @@ def test_duplicate_entries_are_summed_before_they_are_clipped():
 
 
 def test_dense_rows_of_any_budget_keep_their_noise():
-    """A fine step is met by a multiple of the finest unit of a row, not by more noise."""
+    """For a fine step, rows use a multiple of their finest unit, and not more noise."""
     unit = unit_of("row", "zero_out")
     sketch = maps_of("gaussian", "dense")[0]
     bound = unit.bound(sketch, random=False)

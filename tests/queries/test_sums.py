@@ -1,4 +1,4 @@
-"""What an adjacency costs: bounds hold, are reached, and ranks leave out what says nothing."""
+"""Changes by adjacency: bounds hold and are attained, and ranks omit zeros and bad numbers."""
 
 import math
 from functools import partial
@@ -82,7 +82,7 @@ def test_whole_steps_are_rounded_for_each_unit_and_saturate():
     assert to_grid([1e300, -1e300, 0.7], 0.3).tolist() == [LARGEST, -LARGEST, 2]
     assert whole_steps(1e-12, (2**62, 1.0)) == 2**62
     assert whole_steps(1e-12, (2**62, -1.0)) == -(2**62)
-    assert bias_units(1.0, 0.3) == 1  # a bias of 2 is longer than the bound takes it for
+    assert bias_units(1.0, 0.3) == 1  # a bias of 2 exceeds the bias of the bound
 
 
 # -- kept_below: how many are below t, minus half of them, zeros left out --------------------------

@@ -1,4 +1,4 @@
-"""Group queries: one user changes a sum by at most its bound, which is attained, whatever it sends.
+"""Group queries: one user changes a sum by at most its bound, which is attained.
 
 All contributions of the solver are tried, on users of every size and scale.
 """
@@ -70,11 +70,11 @@ NAMES = list(contributions(1))
 
 
 class Asked(Exception):
-    """Carries the Bounded that a solver asked for."""
+    """Carries the `Bounded` that a solver requested."""
 
 
 class Recorder:
-    """Stands for `ask`, and hands out the first Bounded."""
+    """Replaces `ask`, and returns the first `Bounded`."""
 
     def __init__(self, query):
         self._query = query
@@ -105,7 +105,7 @@ def query_of(users, adjacency="add_remove", p=1, **kwargs):
 
 
 def opposites(user):
-    """Users that might send the opposite of what this one sends."""
+    """Users whose contribution may be the opposite of this one's."""
     X, y = user
     yield X, -y
     yield -X, y
@@ -124,7 +124,7 @@ ALL = [pytest.param(p, 1, marks=pytest.mark.deep) for p in (1, 3)]
 @pytest.mark.parametrize(("p", "every"), [(1, 3), *ALL])
 @pytest.mark.parametrize("name", NAMES)
 def test_neighbours_change_at_most_the_bound_and_attain_it(name, p, every):
-    """Each hostile user comes and goes, and stands for every one that might send the opposite."""
+    """Each user is added, removed, and replaces all users that may contribute the opposite."""
     users = hostile_users(U, p)
     tame = [user for user in users if user_is_tame(user) and len(user[0]) > 2 - (p > 1)]
     users += [other for user in tame for other in opposites(user)]
@@ -149,7 +149,7 @@ def test_neighbours_change_at_most_the_bound_and_attain_it(name, p, every):
 
 
 def largest_changes(answers):
-    """Norms of what each unit adds, and of what all pairs of them differ by."""
+    """Norms of the contribution of each unit, and of the differences of all pairs."""
     answers = np.array([answer.ravel() for answer in answers], np.float64)
     pairs = (np.linalg.norm(answers - answer, axis=1).max() for answer in answers)
     return np.linalg.norm(answers, axis=1).max(), max(pairs)
@@ -157,8 +157,8 @@ def largest_changes(answers):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_bad_user_sends_nothing(name, bad, rng):
-    """Whatever else it brings: its other rows, columns and targets do not count either."""
+def test_a_bad_user_contributes_zeros(name, bad, rng):
+    """Its other rows, columns and targets do not count either."""
     if name == "count":
         pytest.skip("it is there")
     X, y = rng.standard_normal((6, D)), np.abs(rng.standard_normal((6, 1)))
@@ -176,8 +176,8 @@ def test_a_bad_user_sends_nothing(name, bad, rng):
 
 
 @pytest.mark.parametrize("kind", ["grams", "sums", "scores", "numbers"])
-def test_who_cannot_be_computed_sends_nothing_by_itself(kind):
-    """A loss of one's own may raise for some rows: nobody learns that it did."""
+def test_a_user_whose_computation_fails_contributes_zeros(kind):
+    """A user-defined loss may raise for some rows, which stays private."""
     users = [(np.full((m, D), float(i)), np.ones((m, 1))) for i, m in enumerate([2, 2, 2, 3, 5], 1)]
 
     def local(batch, bad=(2.0, 4.0)):
@@ -211,8 +211,8 @@ def test_who_cannot_be_computed_sends_nothing_by_itself(kind):
 
 @pytest.mark.parametrize("p", [1, pytest.param(3, marks=pytest.mark.deep)])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_user_sends_the_same_bits_in_any_company(name, p, monkeypatch):
-    """The sum over all users is the sum of what each sends when it is alone."""
+def test_the_bits_of_a_user_do_not_depend_on_other_users(name, p, monkeypatch):
+    """The sum over all users is the sum of the contributions of each user alone."""
     users = (hostile_users(U, p) + hostile_users(U, p, seed=1))[::5]
     faint = np.geomspace(1, 10**-6.3, D)  # next to the equal rows of another user
     users += [(X * faint, y) for X, y in users if user_is_tame((X, y))]
@@ -264,7 +264,7 @@ def test_scores_for_the_exponential_mechanism():
 
 
 def test_all_parts_and_the_rounding_of_each_user_that_changes_are_paid_for():
-    """As no pair rounds all that it may, only the formula shows it."""
+    """No pair attains the largest rounding, so the formula is compared."""
     for adjacency, n in (("add_remove", 1), ("replace", 2)):
         bound = query_of([], adjacency).sums("s", None, (((3,), 2.0), ((2,), 1.0))).bound
         assert (bound.l2, bound.slack) == (pytest.approx(n * 5**0.5), n * 5**0.5 / 2)
@@ -280,20 +280,20 @@ def test_containers_and_dtypes_agree(container, rng):
     assert np.array_equal(*(bounded("votes", query).answer(1e-9) for query in queries))
 
 
-def test_no_users_is_no_trouble():
+def test_no_users_give_zeros():
     for name in NAMES:
         assert not bounded(name, query_of([])).answer(1e-8).any()
 
 
 def test_what_stays_with_users_is_in_their_order(rng):
-    """With whom it cannot be computed no number stays, and nobody else hears of it."""
+    """A user whose computation fails gets NaN, and no other user is affected."""
     users = [(rng.standard_normal((m, D)), rng.standard_normal((m, 1))) for m in (3, 1, 3, 2, 1)]
     query = query_of(users)
 
     def local(batch):
         if batch.shape[1] == 2:
             raise ZeroDivisionError(f"rows of {batch.X}")
-        np.log(-np.ones(1))  # nobody hears of it
+        np.log(-np.ones(1))  # without a warning
         return np.ldexp(batch.Y.sum(axis=1), batch.y_exponent[:, None])
 
     seen = {}

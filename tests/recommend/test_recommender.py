@@ -1,4 +1,4 @@
-"""The recommender: never below popularity, near the exact filter, honest where nothing is read."""
+"""The recommender: never below popularity, near the exact filter, warnings without factors."""
 
 import math
 
@@ -138,7 +138,7 @@ def test_recommendations_leave_out_what_is_known_and_what_is_not_asked_for(facto
     assert np.all(some[:, 3:] == -1)
     known, _ = model.recommend(train[:50], n=400, exclude_known=False)
     assert np.all(np.sort(known, axis=1) == np.arange(400))
-    with pytest.warns(PrivacyWarning, match="no noise"):  # nor has a list what nobody has
+    with pytest.warns(PrivacyWarning, match="no noise"):  # nor has a list an item without users
         exact = clone(model).set_params(epsilon=math.inf).fit(train * (np.arange(400) != 7))
     assert not np.isin(exact.recommend(train[:50])[0], (-1, 7)).any()
     refuses(ValueError, "item numbers", model.recommend, train[:2], items=[400])
@@ -232,7 +232,7 @@ def test_a_plan_refuses_interactions_that_no_matrix_of_its_shape_has(nnz):
 
 @pytest.mark.deep
 def test_values_below_their_cap_weigh_less(rng):
-    """Ones and a cap are the binary fit; of ratings the high ones say more."""
+    """Ones with a cap give the binary fit; high ratings count more."""
     R = make_interactions(3000, 60, 40_000, 3, random_state=0)
     ratings = R.copy()
     ratings.data = rng.choice([0.2, 5.0, 50.0], R.nnz)

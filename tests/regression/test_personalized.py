@@ -1,4 +1,4 @@
-"""DPPersonalizedRegressor and DPPersonalizedClassifier: promises, users, publication, utility."""
+"""DPPersonalizedRegressor and DPPersonalizedClassifier: guarantees, users, publication, utility."""
 
 import math
 import pickle
@@ -66,7 +66,7 @@ class Users:
         return self.risk((path.coefficients(fit).swapaxes(1, 2) @ U.T)[:, 0])
 
 
-# Few users, seeds and infinite budgets say so; the tests that are about that ask for it.
+# Few users, seeds and infinite budgets warn; tests of these warnings expect them.
 EXPECTED = ".*no noise|.*random_state|.*lie far|.*could (not|use)|.*learnt nothing|.*classes from y"
 
 
@@ -106,7 +106,7 @@ def seeded(cls=DPPersonalizedRegressor, data=SMALL.all, groups=True, **params):
     ],
 )  # fmt: skip
 def test_risk_by_number_of_users(n, seeds, intercept, bound, beside_alone):
-    """Also next to what users find alone: hardly worse with too few of them."""
+    """Also against users' own fits: hardly worse with too few users."""
     users = [Users(n, seed=s) for s in range(seeds)]
     risks = np.array([risk_of(each, fit_intercept=intercept) for each in users])
     assert np.median(risks) <= bound
@@ -255,7 +255,7 @@ def test_entries_beyond_their_bounds_are_folded():
 
 @pytest.mark.thorough
 def test_one_row_is_no_head():
-    """It moves the model of all by a public part of its error; without noise no head explodes."""
+    """It moves the model of all by a public part of its error; without noise heads stay bounded."""
     shops = Shops(300)
     for epsilon in (2.0, math.inf):
         fit = DPPersonalizedRegressor(2, epsilon=epsilon).fit
@@ -332,7 +332,7 @@ def test_a_fit_that_does_not_see_the_targets_says_so():
 
 
 def test_a_fit_says_so_where_users_share_no_model_and_only_there():
-    """Heads are as good: what is published is about the mean of the targets."""
+    """Heads are as accurate; the published model predicts about the mean of the targets."""
     users, model = Users(600, d=6, m=8), DPPersonalizedRegressor(epsilon=3.0, target_bounds=(-9, 9))
     with seeded_entropy(4):
         model.fit(*users.all)
@@ -344,7 +344,7 @@ def test_a_fit_says_so_where_users_share_no_model_and_only_there():
     assert model.global_model_found_ and model.public_copy()
 
 
-# -- what a release is worth: hostile users --------------------------------------------------------
+# -- adversarial users -----------------------------------------------------------------------------
 
 
 def stacked(users, ids):
@@ -354,7 +354,7 @@ def stacked(users, ids):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("params", [{}, {"loss": "huber", "head_selection": "per_user"}])
-def test_hostile_users_break_nothing(params):
+def test_adversarial_users_leave_all_values_finite(params):
     users = [(x, t[:, 0]) for x, t in hostile_users(SMALL.U)]
     users += [(SMALL.rows[i], SMALL.y[6 * i : 6 * i + 6]) for i in range(20)]
     X, y, ids = stacked(users, np.arange(len(users)))
@@ -369,7 +369,7 @@ def test_hostile_users_break_nothing(params):
 
 
 def degenerate(d=4):
-    """Users of whom nothing can be told next to an intercept: equal targets, or equal rows."""
+    """Users without information besides an intercept: equal targets, or equal rows."""
     rng = np.random.default_rng(12)
     for m in (2, 3, 7, 30):
         X, y = rng.standard_normal((m, d)), rng.standard_normal(m)
@@ -401,7 +401,7 @@ def test_order_of_the_rows_of_a_user_changes_no_bit(params, far, monkeypatch, rn
 
 
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "softmax"])
-def test_users_who_tell_nothing_of_a_direction_send_nothing(loss, rng):
+def test_users_without_information_on_a_direction_contribute_nothing(loss, rng):
     """Their votes would be unit vectors of rounding."""
     view = View(None, True, loss)
 
@@ -627,7 +627,7 @@ def test_classifier_learns_personal_labels(classes, floor):
 @pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_users_whose_labels_are_alike_count_as_others_do():
-    """They have no direction; and rows in units that nobody knows do not make noise certain."""
+    """They have no direction; and rows in unknown units do not make noise look significant."""
     users, X = np.repeat(np.arange(60), 5), 1e6 * np.random.default_rng(0).random((300, 4))
     for classes, epsilon, near in (2, 50.0, 0.15), (3, 50.0, 0.15), (3, 0.5, 0.35):
         y, public = np.maximum(users % 6 - 6 + classes, 0), {"classes": range(classes)}
@@ -664,20 +664,20 @@ def test_too_few_users_for_the_budget(labels, rng):
     with seeded_entropy(0):
         model.set_params(epsilon=2.0, n_components=1)
         model.fit(X, (y > 0).astype(int) if labels else y, groups)  # warnings are errors
-    # What other rows leave is chance, far above the noise.
+    # The rest is sampling error, far above the noise.
     with seeded_entropy(0), pytest.warns(UtilityWarning, match="learnt nothing from"):
         model.set_params(epsilon=30.0).fit(X[::-1], (y > 0).astype(int) if labels else y, groups)
 
 
 def test_a_scale_that_is_raised_for_far_targets_hides_no_model():
-    """What chance adds goes with the deviation of the targets, not with where they are cut."""
+    """The part of chance is proportional to the deviation of the targets, not to their bounds."""
     rng, users = np.random.default_rng(0), np.repeat(np.arange(300), 4)
     X = rng.standard_normal((1200, 3))
     y = 0.5 * X[:, 0] + rng.standard_t(4, 1200)
     assert seeded(data=(X, y, users), epsilon=1e3).global_model_found_
 
 
-def test_users_who_do_not_count_make_no_warning():
+def test_bad_users_cause_no_warning():
     """Without noise the sums of bad users are 0, and nothing is divided by them."""
     model = DPPersonalizedRegressor(epsilon=math.inf, target_bounds=(0.0, 8.0))
     with config_context(assume_finite=True):
@@ -696,7 +696,7 @@ def test_targets_far_from_zero_are_learnt_and_bounds_hold(rng):
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("kind", [DPPersonalizedRegressor, DPPersonalizedClassifier])
-def test_rows_of_one_user_next_to_nothing_are_not_heard_of(kind, rng):
+def test_tiny_rows_of_one_user_cause_no_warning(kind, rng):
     """Their head is beyond all floats: no warning, which is an error here, and no exception."""
     X, groups = 1e-6 * rng.standard_normal((600, 3)), np.arange(600) // 6
     X[:6] = 1e-310 * rng.standard_normal((6, 3))

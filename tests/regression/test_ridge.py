@@ -76,7 +76,7 @@ def test_without_noise_it_is_ridge_classifier(fit_intercept, n_classes):
 @pytest.mark.parametrize("shift", [0.0, 50.0])
 @pytest.mark.parametrize("units", [1.0, [1e-6, 1.0, 30.0, 1e4, 1e9]])
 def test_shifts_and_units_do_not_matter(shift, units):
-    """Within .02 of the R2 of centred data, whatever columns and targets are measured in."""
+    """Within .02 of the R2 of centred data, for all units of columns and targets."""
     X, y = data(50_000, noise=0.0)
     X, y = (X + shift) * units, 1e5 * (y + shift)
     assert DPRidge().fit(X, y).score(X, y) > 0.98
@@ -95,7 +95,7 @@ def test_columns_and_targets_thousands_of_deviations_from_zero_count(shift):
 
 
 @pytest.mark.parametrize("epsilon", [30.0, 1000.0])
-def test_columns_that_are_nearly_alike_are_told_apart_as_the_noise_vanishes(epsilon, rng):
+def test_nearly_equal_columns_are_separated_as_the_noise_vanishes(epsilon, rng):
     x, z = rng.standard_normal((2, 20_000))
     X = np.column_stack([x, x + 0.1 * z, rng.standard_normal((20_000, 3))])
     y = z + 0.3 * rng.standard_normal(20_000)
@@ -127,7 +127,7 @@ def test_a_search_among_few_rows_has_up_to_twice_its_share():
 @pytest.mark.parametrize("part", [0.08, 0.99])
 @pytest.mark.parametrize("public", [{"fit_intercept": False}, {"target_bounds": (-1.0, 1.0)}])
 def test_a_second_search_leaves_budget_for_the_cut_and_for_the_model(part, public):
-    """Nobody finds targets that are all 0; most of the budget may be meant for their search."""
+    """Targets that are all 0 cannot be found, even if most of the budget is for their search."""
     names = ["clip_norm", "columns", "regression_moments"]
     names += ["target_mean"] * ("target_bounds" in public)
     split = dict.fromkeys(names, (1 - part) / len(names)) | {"target_bounds": part}
@@ -143,7 +143,7 @@ def test_a_second_search_leaves_budget_for_the_cut_and_for_the_model(part, publi
 def test_targets_that_are_hard_to_see_take_budget_from_the_model(rng):
     """A far and narrow target of few records: its released middle is predicted.
 
-    Where a longer search sees it after all, what is left shows that no column tells it.
+    If a longer search finds the target, the rest shows that no column explains it.
     """
     X, y = rng.standard_normal((300, 6)), 40 + rng.standard_normal(300)
     off, without, model = [], 0, DPRidge(epsilon=0.5, adjacency="replace")
@@ -182,7 +182,7 @@ def test_public_bounds_of_targets_that_few_records_do_not_show_hold_their_mean(q
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_few_records_predict_no_worse_than_about_their_mean():
-    """Whatever is seen and not: an answer below the noise ends near the middle of the targets."""
+    """In all cases: an answer below the noise ends near the middle of the targets."""
     X, y = load_iris(return_X_y=True)[0][:, :3], load_iris(return_X_y=True)[0][:, 3]
     scores = []
     for seed in range(40):
@@ -320,7 +320,7 @@ def test_dummies_are_no_wider_because_of_bounds(rng):
 
 @pytest.mark.parametrize(("linear", "epsilon"), [(False, 3.0), (True, 30.0)])
 def test_slopes_go_as_far_as_long_rows_say(linear, epsilon):
-    """Entries far out are cut in predictions where effects bend, and not where they are linear."""
+    """Predictions clip large entries if effects are not linear, and do not if they are."""
     X = np.exp(1.5 * np.random.default_rng(0).standard_normal((27_000, 3)))
     y = (X / 4 if linear else np.log1p(X)) @ [1.0, 0.5, -0.7]
     y += np.random.default_rng(1).standard_normal(27_000)
@@ -334,7 +334,7 @@ def test_slopes_go_as_far_as_long_rows_say(linear, epsilon):
 
 
 def test_rows_that_the_fit_weighs_down_are_shortened_in_predictions():
-    """What long rows do is hardly seen: they are predicted as the row of twice the clip norm."""
+    """Rows of large norm have little weight: they are predicted as rows of twice the clip norm."""
     X, y = data(20_000)
     model = DPRidge(clip_norm=3.0, target_bounds=(-1, 5)).fit(X, y)
     assert "is 0.5. Use" in messages_of(DPRidge(clip_norm=0.5, target_bounds=(-1, 5)).fit, X, y)[0]
@@ -389,7 +389,7 @@ def test_sparse_tables_of_numbers_and_dummies_are_learnt(categories, rng):
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_predictions_keep_the_mean_where_long_rows_have_large_targets(form, rng):
-    """Counts of words, and how long the text is: long rows have small weights in the model."""
+    """Counts of words, and the length of the text: rows of large norm have small weights."""
     length = np.exp(rng.normal(4, 1, 8000))
     X = form(rng.poisson(length[:, None] * rng.dirichlet(np.full(20, 0.5))).astype(float))
     model = DPRidge(epsilon=10.0).fit(X, length)
@@ -455,7 +455,7 @@ def topics(n, d, n_classes, seed):
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize(("n_classes", "least"), [(2, 0.76), (4, 0.43)])
 def test_classes_that_differ_a_little_in_many_columns(n_classes, least):
-    """Each says next to nothing alone: .73 and .40 by columns of the largest sums."""
+    """Each column alone explains almost nothing: .73 and .40 by columns of the largest sums."""
     X, y = topics(5000, 2500, n_classes, 1)
     train, test = slice(0, 3500), slice(3500, None)
     model = DPRidgeClassifier(epsilon=1.0, classes=range(n_classes)).fit(X[train], y[train])
@@ -469,7 +469,7 @@ def test_classes_that_differ_a_little_in_many_columns(n_classes, least):
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PartialSignalWarning")
 @pytest.mark.parametrize("epsilon", [1.0, 30.0])
 @pytest.mark.parametrize("wide", [False, True])
-def test_what_rows_tell_nothing_of_is_said(wide, epsilon, rng):
+def test_targets_that_rows_do_not_explain_warn(wide, epsilon, rng):
     """Products of the same records agree by chance, also where noise is small next to that."""
     X = topics(600, 2500, 2, 0)[0] if wide else rng.uniform(-1, 1, (300, 15))
     y = rng.random(X.shape[0]) < 0.3
@@ -483,7 +483,7 @@ def test_what_rows_tell_nothing_of_is_said(wide, epsilon, rng):
         classifier.set_params(classes=[0, 1, 2]).fit(X, rng.integers(0, 3, y.size))
     with pytest.warns(NoSignalWarning, match="are one released number"):
         blind = DPRidge(epsilon=0.1).fit(X, 0.0 * y)
-    assert blind.privacy_spent_.epsilon == 0.1  # what is spent does not tell of it
+    assert blind.privacy_spent_.epsilon == 0.1  # the charge does not depend on it
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.NoSignalWarning")
@@ -515,7 +515,7 @@ def test_wide_rows_far_from_zero_show_no_labels_by_their_mean(rng):
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.NoSignalWarning")
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PartialSignalWarning")  # nothing to learn
 def test_wide_dense_rows_keep_to_what_they_pay(rng):
-    """All that is shown follows from what was released; a row more moves no release too far."""
+    """All attributes follow from releases; one more row changes no release beyond its bound."""
     X, y = 1 + rng.standard_normal((401, 1600)), np.append(1e6, rng.standard_normal(400))
     model, pair = DPRidge(epsilon=30), (FitData(X[1:], y[1:]), FitData(X, y))
     with fixed_noise(1), record_transcript() as answers:
@@ -610,7 +610,7 @@ def test_many_columns_of_which_few_entries_differ_from_zero_are_learnt(rng):
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_rare_dummies_are_learnt(rng):
-    """None of 200 columns shows its scale, and the rows show theirs."""
+    """No scale of 200 columns is found, but the scale of the rows is."""
     y = rng.integers(0, 5, 5000)
     X = np.zeros((5000, 200))
     X[np.arange(5000), 40 * y + rng.integers(0, 40, 5000)] = 1.0
@@ -629,7 +629,7 @@ def test_effects_of_rare_dummies_are_not_overstated(bounds, rng):
 
 @pytest.mark.thorough
 def test_fits_that_lose_more_than_half_say_so(rng):
-    """All but two in a hundred fits: evidence has an error too."""
+    """All but two in a hundred fits, as the criterion has an error too."""
     X = rng.standard_normal((300, 4)) + 10.0
     y = X @ [1.0, -0.5, 2.0, 0.0]
     y += y.std() * rng.standard_normal(300)

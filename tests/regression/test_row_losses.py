@@ -1,4 +1,4 @@
-"""Losses of one's own: what has to hold of them, and that fits minimise them."""
+"""User-defined losses: conditions on them, and fits that minimise them."""
 
 from dataclasses import dataclass
 

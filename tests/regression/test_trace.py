@@ -1,4 +1,4 @@
-"""DPTraceRegressor: drop-in behaviour, receipts, accuracy, and what private data may not show."""
+"""DPTraceRegressor: drop-in behaviour, receipts, accuracy, and no leak of private data."""
 
 import math
 
@@ -91,7 +91,7 @@ def test_a_zero_matrix_predicts_the_centre(monkeypatch):
 
 @pytest.mark.deep
 def test_few_records_are_said_to_be_few():
-    """Between what can be read and what is of use predictions beside the targets decide."""
+    """Between the detection limit and a useful fit, predictions against targets decide."""
     X, y, _ = sample(1300, shape=(20, 20), noise=3.0)
     model = DPTraceRegressor(random_state=0)
     low, half, _ = model.required_samples((20, 20))
@@ -329,7 +329,7 @@ def test_a_rating_more_moves_sums_by_their_bound(adjacency, n, alone, rng):
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_nothing_but_released_numbers_decides_about_means(rng):
-    """Answers of zeros, noise fixed: hostile ratings and others give the same fit."""
+    """With answers of zeros and fixed noise, adversarial and other ratings give the same fit."""
     cells = rng.integers(600, size=(2, 500))
     X = [sp.csr_array((np.ones(500), c, np.arange(501)), (500, 600)) for c in cells]
     wide = sp.csr_array(rng.standard_normal((900, 600)))
@@ -348,7 +348,7 @@ def test_nothing_but_released_numbers_decides_about_means(rng):
 
 
 def pixels(n, seed=0):
-    """Small pictures, whose covariance is that of no rows times columns, and a matrix that fits."""
+    """Small pictures, whose covariance is no product of rows and columns, and a true matrix."""
     rng = np.random.default_rng(seed)
     places, grid = rng.uniform(2, 8, (10, 4, 2)), np.arange(10)
     high = np.exp(-((places[..., :1] - grid) ** 2) / 2)
@@ -372,7 +372,7 @@ def test_pictures_are_seen_about_their_mean(epsilon):
 
 
 @pytest.mark.deep
-def test_enough_records_that_say_nothing_are_not_asked_to_be_more():
+def test_enough_records_without_signal_are_not_called_too_few():
     X, y = pixels(4000)
     with pytest.warns(UtilityWarning, match="There are enough records.*Use DPRidge"):
         model = DPTraceRegressor(2, epsilon=3.0).fit(X, np.random.default_rng(0).permutation(y))
@@ -382,7 +382,7 @@ def test_enough_records_that_say_nothing_are_not_asked_to_be_more():
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
 def test_matrices_of_one_entry(form):
-    """The diagonals of their covariances are as long as these."""
+    """The diagonal of their covariance has as many entries as the covariance."""
     X = np.random.default_rng(0).standard_normal((3000, 1))
     model = DPTraceRegressor(1, matrix_shape=(1, 1), epsilon=8.0).fit(form(X), 2 * X[:, 0])
     assert model.coef_[0, 0] == pytest.approx(2.0, rel=0.1)

@@ -71,7 +71,7 @@ def test_degrees_tell_more_than_a_direction_below_the_noise():
     assert abs(np.corrcoef(found, degrees)[0, 1]) < 0.3
 
 
-def test_columns_are_as_long_as_they_are_seen():
+def test_columns_have_the_norm_of_their_signal():
     """A second direction of two groups is noise; a graph without edges has positions, too."""
     seen, noise = np.linalg.norm(across(expected((150, 150), 0.5, 0.1)[0], 2, 0.7), axis=0)
     assert 0.9 * 300**0.5 < seen < 300**0.5

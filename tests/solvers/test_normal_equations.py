@@ -280,7 +280,7 @@ def test_weighted_products_are_those_of_weighted_rows(n_classes, centered):
 
 
 @pytest.mark.deep
-def test_noise_of_weighted_products_is_as_said():
+def test_noise_of_weighted_products_is_as_stated():
     """Within 6 sigma, for classes of unlike size: the error of an entry over its deviation."""
     X, y = data(3, n=20_000)
     codes, _ = label_codes(3, centered=True)

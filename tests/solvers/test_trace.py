@@ -1,4 +1,4 @@
-"""The descent on answers that a test makes up: no data, no gate."""
+"""The descent on synthetic answers: no data, no gate."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Whitening of a design, and means of rows and columns, on answers that a test makes up."""
+"""Whitening of a design, and means of rows and columns, on synthetic answers."""
 
 import math
 

@@ -150,7 +150,7 @@ def test_large_sums_in_53_bits_are_no_faults():
     assert transcript_audit(large, (data, data)).check().ratio == 0.0
 
 
-def test_a_fit_beside_the_gate_does_not_pass():
+def test_a_fit_that_bypasses_the_gate_does_not_pass():
     report = transcript_audit(PCA(1), (np.eye(3), np.eye(4, 3)))
     refuses(AssertionError, "nothing passed the gate", report.check)
     refuses(ValueError, "'n_runs' must be an int of at least 2", audit, DPPCA(1), (1, 2), 1)

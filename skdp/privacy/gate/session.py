@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from skdp._limits import CACHED, NEGLIGIBLE, IntArray
 from skdp.answer import Answer
-from skdp.exceptions import BudgetExceededError, PrivacyError
+from skdp.exceptions import HELD, BudgetExceededError, PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
@@ -67,6 +67,8 @@ class no_warnings:
     """
 
     def __enter__(self) -> None:
+        self._outer = HELD.get()
+        HELD.set([])  # a search would publish what it holds, such as one warning for each row
         try:
             with _state["lock"]:
                 if not _state["running"]:
@@ -79,6 +81,7 @@ class no_warnings:
             raise
 
     def __exit__(self, *_: object) -> None:
+        HELD.set(self._outer)
         with _state["lock"]:
             _state["running"].discard(self)
             _bring_back()

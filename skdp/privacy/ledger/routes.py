@@ -268,7 +268,8 @@ _UNPAID = (
     "        search.fit(X, y)\n"
     "They need cv=skdp.model_selection.IndependentKFold(...) and scoring=make_private_scorer(...). "
     "For cross_validate, charge the private estimator with 'cv' and 'scoring'. To fit one "
-    "yourself, construct it anew, as in DPPCA(2), or use sklearn.base.clone outside of the ledger."
+    "yourself, construct it anew, as in DPPCA(2), or call sklearn.base.clone or with_budget before "
+    "the ledger is opened."
 )
 _ELSEWHERE = (
     "runs in another process than the PrivacyLedger that is open, which cannot be charged from "

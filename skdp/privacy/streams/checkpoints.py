@@ -43,17 +43,17 @@ class StreamGroup:
     Attributes
     ----------
     session : PrivacySession
-        Who paid.
+        The session that was charged.
     streams : dict of Stream
         By name.
     acts : int
-        How many acts were done. Their number may be private: for the owner of the data.
+        Number of acts so far, which may be private: only the owner of the data may read it.
     keeper : Keeper or None
         Makes acts durable.
     interrupted : bool
-        Whether nobody here knows how much of the last act was done.
+        Whether it is unknown how much of the last act was done.
     notes : dict
-        Public facts that go with the streams; an act may update them.
+        Public facts stored with the streams; an act may update them.
     """
 
     def __init__(self, session: PrivacySession, streams: Mapping[str, Stream]) -> None:
@@ -73,7 +73,7 @@ class StreamGroup:
         horizon: int,
         **options: Any,
     ) -> StreamGroup:
-        """Pay for one stream a bound; `options` as in `paid_stream`."""
+        """Charge one stream for each bound; `options` as in `paid_stream`."""
         streams = {
             name: paid_stream(session, bound, shares[name], horizon, **options)
             for name, bound in bounds.items()
@@ -91,7 +91,7 @@ class StreamGroup:
         mechanism: str = "auto",
         window: int | None = None,
     ) -> StreamGroup:
-        """Pay for streams of sketches that are calibrated together, random ones among them.
+        """Charge streams of sketches that are calibrated together; some may be random.
 
         A sketch is linear, so all that is published is a sketch of the stacked matrix C D of a
         unit's contributions D, of norm at most the schedule's factor times the bound. With a `law`
@@ -119,7 +119,7 @@ class StreamGroup:
         return next(iter(self.streams.values())).steps
 
     def check_running(self) -> None:
-        """Raise unless data may be added here and now."""
+        """Raise unless data may be added now, in this process."""
         if self.interrupted:
             close(self)  # otherwise `restore` would find the file in use
             raise PrivacyError(
@@ -156,7 +156,7 @@ class StreamGroup:
                     for name, stream in self.streams.items()
                 }
             self.interrupted = True
-            if self.acts != acts:  # what was read and drawn here belongs to an earlier step
+            if self.acts != acts:  # what was read and drawn above belongs to an earlier step
                 self.interrupted = False
                 raise PrivacyError(
                     "a signal handler used this stream during this call, which added nothing: "
@@ -173,7 +173,7 @@ class StreamGroup:
         return SketchSource.from_secret(self.session, self.notes["sketches"], seeded=seeded)
 
     def apply(self, record: Mapping[str, Any]) -> None:
-        """Apply a record of a call to the state: now, or again when a checkpoint is restored."""
+        """Apply the record of a call to the state, now or when a checkpoint is restored."""
         for name, part in record["parts"].items():
             self.streams[name].take(part)
         for name, noised in record["noised"].items():
@@ -194,7 +194,7 @@ class StreamGroup:
 
 
 _FORM: Final = int.from_bytes(b"skS2")
-_MOVED: Final = pack(None)  # the last act of a stream that goes on at another path
+_MOVED: Final = pack(None)  # the last act of a stream that continues at another path
 
 
 def _session_state(session: PrivacySession) -> dict[str, Any]:
@@ -263,7 +263,7 @@ class Keeper:
         self._used, self._room = 0, BLOCK
 
     def append(self, record: bytes, group: StreamGroup | None = None) -> None:
-        """Make one act durable; with a snapshot, at times, of a `group` as it was before."""
+        """Write one act to disk; sometimes also a snapshot of the `group` before it."""
         with self.store.closed_by_errors(), self.store.change() as chain:
             if group is not None and self._used > self._room:
                 chain.replace(self.snapshot(group))
@@ -271,7 +271,7 @@ class Keeper:
         self._used += len(record)
 
     def snapshot(self, group: StreamGroup) -> bytes:
-        """Return the state of a group: acts take room from here on."""
+        """Return the state of a group, and count the size of acts from now on."""
         items = {
             "notes": group.notes,
             "session": _session_state(group.session),
@@ -284,9 +284,9 @@ class Keeper:
 
 
 def checkpoint(group: StreamGroup, path: str | os.PathLike[str]) -> None:
-    """Write a group to a path and keep it there: from now on each act is durable when it returns.
+    """Write a group to a path; from now on each act is on disk when it returns.
 
-    A second path takes over: the file at the first one can no longer be resumed.
+    A second path replaces the first, whose file can no longer be resumed.
 
     Parameters
     ----------

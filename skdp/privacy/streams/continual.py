@@ -1,10 +1,10 @@
-"""Streams: running sums of private data, released up to a fixed number of times, paid for once.
+"""Streams: running sums of private data, released up to a fixed number of times for one charge.
 
 A stream is data in steps: `Stream.add` puts data into the open step, `Stream.open` closes it and
 publishes the sum of all steps so far (or of the last ones, with a window). What is protected is in
 the contract of `paid_stream`; the mechanisms and their proof are
-below. Exact sums of closed steps stay in memory, so a running stream is
-as secret as the data: it refuses to be copied or pickled, and works in the process that made it.
+below. Exact sums of closed steps stay in memory, so a running stream is as secret as the data: it
+cannot be copied or pickled, and works in the process that made it only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from skdp.privacy.gate.session import Grant, PrivacySession, wrapping_sum
 # ||C_.j|| ||D_j||, so a unit moves it by at most max_j ||C_.j|| times the bound (triangle
 # inequality), and the streams may depend on earlier answers, since y_i needs no later step (Denisov
 # et al. 2022, theorem 2.1). All that is computed from the y_i is post-processing. There is no
-# rounding: C is integer, and sums modulo 2**64 keep the proof whatever the size of the data.
+# rounding: C is integer, and sums modulo 2**64 do not affect the proof, however large the data are.
 #
 # - Square root: C is Toeplitz with coefficients near those of (1 - x)^(-1/2).
 # - Tree: C_ij is 1 where node i of the dyadic tree holds step j; a step lies in one node a level.
@@ -80,7 +80,7 @@ def dyadic_cover(start: int, stop: int, levels: int = 64) -> Iterator[Node]:
 
 @dataclass(frozen=True)
 class StreamSchedule:
-    """What a stream does, from public sizes.
+    """Mechanism and noise of a stream, from public sizes.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class StreamSchedule:
 
     @property
     def factor(self) -> float:
-        """Norm of the largest column of C: what a unit contribution moves all y_i by."""
+        """Norm of the largest column of C: change of all y_i by a contribution of norm 1."""
         if self.mechanism == "tree":
             return math.sqrt(self.levels)
         return float(np.linalg.norm(self.coefficients.astype(np.float64))) * (1 + 1e-12)
@@ -137,8 +137,8 @@ class StreamSchedule:
     def widened(self, bound: Bound, touches: int) -> Bound:
         """Return the bound of all y_i together.
 
-        One unit is in at most `touches` steps, and rounding that the bound of a step leaves out
-        (`slack`, `cross`) comes with each.
+        One unit is in at most `touches` steps. Rounding that the bound of a step leaves out
+        (`slack`, `cross`) is added for each.
         """
         times = self.factor * touches
         l2, cross = self.factor * bound.l2, times * bound.cross
@@ -265,7 +265,7 @@ class _SquareRoot:
 
     def ending(self, steps: int, step: Array) -> Sums:
         c = self._schedule.coefficients
-        total = step.reshape(-1) * c[0]  # flat: a number alone would warn where it wraps
+        total = step.reshape(-1) * c[0]  # flat: a numpy scalar would warn where it wraps
         product = np.empty_like(total)
         for j, past in enumerate(self._past):
             np.multiply(past.reshape(-1), c[steps - 1 - j], out=product)
@@ -372,13 +372,13 @@ class Stream:
         return {node: self._noised(exact, node) for node, exact in sums.items()}
 
     def _noised(self, exact: Array, node: Node) -> Array:
-        """Add fresh noise: called once for a node, and what it returns may become public."""
+        """Add new noise: called once for a node; the result may become public."""
         return wrapping_sum(exact, self._grant.draw(*node)) if self._grant.step else exact
 
     # -- changing state: nothing can fail ------------------------------------------------------
 
     def take(self, part: Array) -> None:
-        """Put a part that was read into the open step."""
+        """Add a part that was read to the open step."""
         self._step = _plus(self._step, part)
 
     def close(self, noised: Sums) -> None:
@@ -389,7 +389,7 @@ class Stream:
         self._step = self._grant.nothing()
         self._whole = True
 
-    # -- the verbs -----------------------------------------------------------------------------
+    # -- adding and releasing ------------------------------------------------------------------
 
     def add(self, answer: Read) -> None:
         """Add one part of the data to the open step."""
@@ -413,7 +413,7 @@ class Stream:
             return self._grant.decoded(total, self.schedule.noise_factor(self.steps))
         return self._grant.decoded(total, float(np.sqrt(nodes)))
 
-    # -- secrets -------------------------------------------------------------------------------
+    # -- secret state --------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
         """Refuse to be copied: two copies would release the same steps with other noise."""
@@ -447,7 +447,7 @@ def paid_stream(
     window: int | None = None,
     touches: int | None = None,
 ) -> Stream:
-    """Pay once for `horizon` releases of running sums; data come in steps.
+    """Charge `horizon` releases of running sums at once; data are added in steps.
 
     The contract: the *sum over time* of the norms of what one unit changes is at most
     ``bound.l2``. It is enough that a unit's data come in one step, within the bound of a query.
@@ -456,9 +456,9 @@ def paid_stream(
     Parameters
     ----------
     session : PrivacySession
-        Who pays.
+        The session that is charged.
     bound : Bound
-        Of everything that one unit contributes.
+        Bound on all contributions of one unit.
     share : float
         Share of the budget.
     horizon, mechanism, window

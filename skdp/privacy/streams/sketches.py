@@ -1,6 +1,6 @@
-"""Random sketches of a private matrix: how they are drawn, paid for, filled and merged.
+"""Random sketches of a private matrix: they are drawn, charged, filled with data and merged.
 
-A sketch whose bound has a `law` is no Gaussian release (`skdp.privacy.accounting.losses`). Its
+A sketch whose bound has a `law` is not a Gaussian release (`skdp.privacy.accounting.losses`). Its
 group takes the whole budget of a session, so that nothing composes with it inside one fit.
 """
 
@@ -47,7 +47,7 @@ def gaussian_scale(divisor: int) -> float:
 
 
 class SketchSource:
-    """A source of random sketches. They count as noise: draws are charged, seeds are flagged."""
+    """A source of random sketches, which count as noise: draws are charged, seeds recorded."""
 
     def __init__(self, session: PrivacySession, source: NoiseSource) -> None:
         self._session = session
@@ -56,7 +56,7 @@ class SketchSource:
 
     @classmethod
     def of(cls, session: PrivacySession, seed: int | None = None) -> SketchSource:
-        """Return a session's source of random sketches: secret ones, or with a `seed` public."""
+        """Return a session's source of random sketches: secret, or public with a `seed`."""
         if seed is not None:
             return cls(session, SeededSource(seed, "skdp.sketch"))
         if isinstance(session.source, SeededSource):
@@ -99,7 +99,7 @@ class SketchSource:
     def sparse(self, name: str, n: int, size: int, each: int) -> tuple[IntArray, IntArray]:
         """Return `each` distinct positions below `size` and signs for each of n rows.
 
-        Without replacement (Floyd): a position that is taken gives way to the last one allowed.
+        Without replacement (Floyd): a position that is taken is replaced by the last one allowed.
         """
         words = self._source.words(name, "sparse")
         positions = np.empty((n, each), np.int64)
@@ -169,7 +169,7 @@ def grant_sketches(
     note: str = "",
     units: Sequence[int] | None = None,
 ) -> tuple[Grant, ...]:
-    """Pay for several sketches of one matrix, calibrated together; nothing is read yet.
+    """Charge several sketches of one matrix, calibrated together; nothing is read yet.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ def grant_sketches(
         if any(loss.kind == "sketch" for loss in losses):
             session.observer.unplanned(accounting.compose(losses), shared=shared)
         units = [1] * len(bounds) if units is None else units
-        # A budget may be too small for the steps of one sketch: then nothing is paid.
+        # If the budget is too small for the steps of one sketch, nothing is charged.
         each, exact = zip(bounds, losses, strict=True), session.budget.exact
         name, sigma, levels = "gaussian", noise.EFFECTIVE_SIGMA, noise.LEVELS
         if exact:
@@ -246,7 +246,7 @@ def _losses(
 
 
 class NoisyGroup:
-    """Accumulators of one session that take data together: all of them or none.
+    """Accumulators of one session that receive data together: all of them or none.
 
     It has the `add` of a `StreamGroup`, and one opening.
 
@@ -257,7 +257,7 @@ class NoisyGroup:
     accumulators : dict of Accumulator
         By name.
     notes : dict
-        Public facts that go with them; an addition may update them.
+        Public facts stored with them; an addition may update them.
     """
 
     def __init__(
@@ -271,8 +271,8 @@ class NoisyGroup:
     def add(self, answers: Mapping[str, Callable[[float], NDArray[Any]]], **notes: Any) -> None:
         """Add data to the named accumulators.
 
-        All are read before any is added to: a call that failed may be repeated, and a sketch that
-        had the data of the first attempt would have them twice.
+        All read the data before any adds them: if a call that failed is repeated, no sketch may
+        have the data of the first attempt.
         """
         with self.session.lock:
             if not self._whole:
@@ -293,7 +293,7 @@ class NoisyGroup:
         return [(grant.step, grant.noise_scale) for grant in grants]
 
     def close(self) -> list[NDArray[Any]]:
-        """Publish all of them as they are, in steps: this is their opening."""
+        """Publish all of them as they are, in steps. They can be opened only once."""
         return [accumulator.close() for accumulator in self.accumulators.values()]
 
 
@@ -305,9 +305,9 @@ class NoisyGroup:
 # `skdp.privacy.accounting.losses`), and Renyi divergences then are at most those of the largest
 # server. So the receipt is the largest one; the servers' own epsilons never add up.
 #
-# A row that each server clips on its own breaks that contract when servers hold parts of it: there
-# the squares of the losses of all of them sum, and in one secure sum, where the noise is there only
-# once, the losses themselves.
+# If servers hold parts of a row and each clips its part by itself, that contract does not hold.
+# Then the squares of the losses of all servers sum; in one secure sum, which has the noise only
+# once, the losses sum.
 
 
 Receipt = Mapping[str, Any]
@@ -325,7 +325,7 @@ _PARTS = (
 
 
 def receipt_state(spent: PrivacySpent, ledger: Iterable[LedgerEntry]) -> dict[str, Any]:
-    """Return a receipt with its ledger as plain data, to be sent to who merges."""
+    """Return a receipt with its ledger as plain data, to be sent to the server that merges."""
     return {
         "epsilon": spent.epsilon,
         "delta": spent.delta,
@@ -337,7 +337,7 @@ def receipt_state(spent: PrivacySpent, ledger: Iterable[LedgerEntry]) -> dict[st
 
 
 def paid_lines(receipt: Receipt) -> list[LedgerEntry]:
-    """Return the ledger lines of what holds them as plain data."""
+    """Return the ledger lines of a receipt in plain data."""
     return [
         LedgerEntry(name, mechanism, sensitivity, scale, loss_from_state(kind, value))
         for name, mechanism, sensitivity, scale, kind, value in receipt["ledger"]
@@ -359,8 +359,8 @@ def merged_receipt(
         For each range of rows, the states that were opened there; each is the receipts of its
         servers: one, or those of all servers of a secure sum.
     clipped_rows : bool
-        Each server clips rows on its own, so that parts of a row on several servers are not held
-        together by the caller's contract.
+        Each server clips rows by itself, so that the caller's contract does not bound parts of
+        a row on several servers together.
 
     Returns
     -------
@@ -385,7 +385,7 @@ def merged_receipt(
         distance,
         start=min(claimed, MAX_EPSILON),
     )
-    near = epsilon <= claimed * WIDER  # the last bits depend on the order of sums
+    near = epsilon <= claimed * WIDER  # because the last bits depend on the order of sums
     spent = PrivacySpent(
         epsilon=claimed if near else epsilon,
         delta=delta,

@@ -140,7 +140,7 @@ HOSTILE = [math.nan, True, False, np.True_, "1", None, 1j, [1.0], np.ones(1), 10
 
 
 @pytest.mark.parametrize("bad", [*HOSTILE, -1.0, -1e-300, -math.inf])
-def test_hostile_numbers_raise(bad):
+def test_extreme_numbers_raise(bad):
     calls = [
         lambda: delta_from_mu_epsilon(bad, 1.0), lambda: mu_from_epsilon_delta(bad, 1e-6),
         lambda: mu_from_epsilon_delta(1.0, bad), lambda: epsilon_from_mu_delta(bad, 1e-6),
@@ -183,7 +183,7 @@ def test_compose_is_canonical():
     ids=["nothing", "gaussian", "pure", "sketch"],
 )  # fmt: skip
 def test_deltas_of_fits_add_to_that_of_all_else(beside):
-    """A mechanism that may fail altogether does so whatever stands next to it."""
+    """A mechanism that may fail completely does so next to any other mechanism."""
     expected = delta_from_losses(beside, 0.3) + 3e-4
     found = delta_from_losses([*beside, ("delta", 1e-4), ("delta", 2e-4)], 0.3)
     assert found == pytest.approx(expected, rel=1e-9)

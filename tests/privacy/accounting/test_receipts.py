@@ -1,4 +1,4 @@
-"""What a receipt and a plan say about a promise that is weak."""
+"""Messages of receipts and plans about weak guarantees."""
 
 import math
 import re
@@ -20,11 +20,11 @@ X = np.random.default_rng(0).standard_normal((400, 3))
 
 def test_a_usual_promise_needs_no_caution():
     assert cautions(10.0, 1e-6, "row", 10_000) == ()
-    assert cautions(math.inf, 0.0, "row") == ()  # that is said as what it is
+    assert cautions(math.inf, 0.0, "row") == ()  # which is stated as such
     assert "Caution" not in str(skdp.DPPCA(1).plan(400, 3))
 
 
-def test_a_large_epsilon_is_said_by_plans_cards_and_fits():
+def test_a_large_epsilon_is_stated_by_plans_reports_and_fits():
     pca = skdp.DPPCA(1, epsilon=100.0, clip_norm=1.0)
     assert "e^100 times as likely with one row" in str(pca.plan(400, 3))
     assert "e^100 times as likely" in str(pca.fit(X).privacy_report())

@@ -1,4 +1,4 @@
-"""The gate: pay, then read, then add noise; steps, laws, receipts."""
+"""The gate: charge, then read, then add noise; steps, laws, receipts."""
 
 import copy
 import math
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from skdp import PrivacyLedger
-from skdp.exceptions import BudgetExceededError, PrivacyError
+from skdp.exceptions import HELD, BudgetExceededError, PrivacyError, warn_caller
 from skdp.privacy.accounting.losses import Loss, SketchMixture, delta_from_losses
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacyReport
 from skdp.privacy.gate import session as gate
@@ -50,7 +50,7 @@ def test_draws_are_capped():
 
 @pytest.mark.parametrize("value", [0.0, math.nan, -1.0, 1.1, math.inf])
 def test_bad_shares_and_sensitivities_are_refused(value):
-    """By who checks what can be paid, and by who writes the line."""
+    """Both by the check of the budget and by the ledger entry."""
     gate = session()
     refuses(BudgetExceededError, None, gate.grant, VECTOR, value)
     line = LedgerEntry("vector", "gaussian", 2.0, 1.0, Loss("gaussian", 0.1))
@@ -271,7 +271,7 @@ def test_first_answers_may_take_a_delta():
 
 
 def test_a_session_that_may_take_a_delta_owes_all_of_it(monkeypatch):
-    """Whatever its lines say: by themselves they do not compose with other fits."""
+    """For all its ledger lines: by themselves they do not compose with other fits."""
     gate, settled, told = session(delta=0.0), [], []
     gate.observer.unplanned = lambda losses, shared: told.append(losses)
     monkeypatch.setattr(routes, "_charges", lambda session: [("a ledger", 0)])
@@ -306,7 +306,7 @@ def test_card_says_seeded_first():
     assert repr(gate.spent()).startswith("SEEDED") and len(repr(gate.spent())) <= 32
 
 
-# -- what a hostile review broke once --------------------------------------------------------------
+# -- faults that an adversarial review once found --------------------------------------------------
 
 
 @pytest.mark.parametrize("l2", [1e-316, 1e-312])
@@ -337,7 +337,7 @@ def test_what_holds_a_budget_or_noise_is_not_copied(copied):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes of this system do not fork")
 def test_a_grant_is_opened_in_the_process_that_paid():
-    """A fork has a copy of everything: what was paid for once would be read in both."""
+    """A fork has a copy of everything: a release with one charge would be read in both."""
     gate = session()
     grant, state = gate.grant(VECTOR, 0.1), gate.accumulate(VECTOR, 0.1)
     stream = paid_stream(gate, VECTOR, 0.1, 4)
@@ -360,7 +360,7 @@ def test_a_grant_is_opened_in_the_process_that_paid():
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(60)  # ends whoever waits for a thread that is not there
+        signal.alarm(60)  # a wait for a thread that does not exist here ends with an alarm
         refused = 0
         for act in acts:
             try:
@@ -423,8 +423,8 @@ def test_warnings_stay_inside_the_gate():
     ids=repr,
 )
 @pytest.mark.parametrize("verb", ["release", "accumulate", "choose"])
-def test_nothing_is_told_by_an_answer_that_fails(error, verb):
-    """One text and one type, without a context, whatever went wrong; it stays paid."""
+def test_a_failed_answer_reveals_nothing(error, verb):
+    """For every failure one text, one type and no context; the charge stays."""
 
     def fails(_):
         raise error
@@ -440,7 +440,7 @@ def test_nothing_is_told_by_an_answer_that_fails(error, verb):
         run(gate)
     assert raised.value.__context__ is None and "31" not in str(raised.value)
     assert len(gate.ledger) == 1
-    with pytest.raises(type(error)):  # where nothing is promised, a mistake can be looked at
+    with pytest.raises(type(error)):  # without a guarantee, the error may be shown
         run(session(math.inf, pure=math.inf))
 
 
@@ -479,6 +479,16 @@ def test_warnings_are_away_until_the_last_has_read():
     assert [str(warning.message) for warning in told] == ["public"]
 
 
+def test_a_search_publishes_no_warning_of_single_rows():
+    held = []
+    HELD.set(held)
+    with gate.no_warnings():
+        warn_caller("row 7 is 3.1", UserWarning)
+    warn_caller("public", UserWarning)
+    HELD.set(None)
+    assert held == [("public", UserWarning)]
+
+
 def test_an_interrupt_at_the_end_of_a_read_leaves_warnings_as_they_were(monkeypatch):
     before, leave, faults = list(warnings.filters), gate.no_warnings.__exit__, [KeyboardInterrupt]
 
@@ -494,7 +504,7 @@ def test_an_interrupt_at_the_end_of_a_read_leaves_warnings_as_they_were(monkeypa
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_fork_has_no_part_in_what_another_thread_reads():
-    """Neither filters that nobody there would bring back, nor a lock that nobody there frees."""
+    """Neither filters that no thread would restore, nor a lock that no thread would release."""
     before = list(warnings.filters)
     with gate.no_warnings(), gate._state["lock"]:
         child = os.fork()
@@ -504,7 +514,7 @@ def test_a_fork_has_no_part_in_what_another_thread_reads():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-# -- guards that no ordinary call meets: each refuses, and nothing is read or paid -----------------
+# -- checks that no ordinary call reaches: each refuses, and nothing is read or charged ------------
 
 
 @pytest.mark.parametrize(("epsilon", "step"), [(1.0, 0.0), (math.inf, 0.5)])
@@ -538,7 +548,7 @@ def test_a_ledger_is_of_its_process(monkeypatch):
         pass
 
 
-# -- the public face of a query: releases, restricted queries, and nothing else --------------------
+# -- the public interface of a query: releases, restricted queries, and nothing else ---------------
 
 
 ANSWERED = Bound("vector", (4,), 2.0)
@@ -564,7 +574,7 @@ class Counted(PrivateQuery):
         return Counted()
 
 
-def test_an_ask_hands_out_releases_only():
+def test_an_ask_returns_releases_only():
     ask = Ask(Echo(), Counted())
     assert ask.total(2, share=0.1) == ((("total", (2,)),), ANSWERED, 0.1)
     path, _, _ = ask.restricted(3.0).restricted(2.0).total(share=0.1)

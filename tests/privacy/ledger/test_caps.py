@@ -15,7 +15,7 @@ from skdp.privacy.ledger.filters import dominating_mu
 from tools.ledgers import X, fit_of, forgiving, mu_of, pca
 from tools.outcomes import refuses
 
-# Few rows, or noise alone: that fits say so is not what these tests are about.
+# Few rows, or noise alone: warnings of fits are not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 DELTAS = (1e-9, 1e-6, 1e-3)

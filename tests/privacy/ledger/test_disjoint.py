@@ -1,4 +1,4 @@
-"""Parts of the data that no unit shares: the dearest counts, for every unit, whoever chooses."""
+"""Parts of the data that no unit shares: the most expensive counts, for adaptive choices too."""
 
 import asyncio
 import contextvars
@@ -20,7 +20,7 @@ from skdp.privacy.ledger.fits import Part
 from tools.ledgers import X, fit_of, forgiving, mu_of, pca
 from tools.outcomes import refuses
 
-# Few rows, or noise alone: that fits say so is not what these tests are about.
+# Few rows, or noise alone: warnings of fits are not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 REGIONS = ("east", "north", "south")
@@ -34,7 +34,7 @@ def sum_of(fits):
     return reduce(filters.Sum.plus, map(filters.Sum.of, fits), filters.Sum())
 
 
-def test_the_dearest_part_counts_beside_what_is_outside():
+def test_the_most_expensive_part_and_outside_fits_count():
     with PrivacyLedger(3, 1e-5) as ledger:
         pca(0.3).fit(X)
         with ledger.partition(key="region", parts=REGIONS) as part:
@@ -55,7 +55,7 @@ def test_the_dearest_part_counts_beside_what_is_outside():
 
 @pytest.mark.parametrize("other", [Loss("gaussian", 0.01), Loss("pure", 0.1)])
 def test_a_part_that_is_spent_stays_so_whatever_others_hold(other):
-    """A part of other kinds, or with a smaller pure part, does not stand for it."""
+    """A part with other kinds of losses, or a smaller pure loss, does not replace it."""
     east, north = (Part("region", REGIONS, name) for name in ("east", "north"))
     spent = {1: fit(Loss("pure", 1.0), part=east), 2: fit(other, part=north)}
     balance = Balance(Terms(1.0, 1e-6), spent)
@@ -108,7 +108,7 @@ def test_no_unit_ever_loses_more_than_the_budget(seed):
 
 
 def test_a_first_fit_in_a_part_is_not_the_first_of_every_unit():
-    """Its answer may choose the kind of the next: nothing keeps an exact curve then."""
+    """Its answer may choose the kind of the next fit, so that no exact curve remains."""
     part = Part("region", ("a", "b"), "a")
     own = [fit(Loss("pure", 0.3), Loss("gaussian", 0.2), part=part)]
     balance = Balance(Terms(4.0, 1e-5), dict(enumerate([*own, fit(Loss("gaussian", 0.1))])))
@@ -183,7 +183,7 @@ def test_what_left_the_part_is_charged_whole():
 
 
 def test_an_interrupted_part_is_none(monkeypatch):
-    """As it begins; and nobody may leave it as long as a traceback is kept."""
+    """An interrupt at its start ends it, also while its traceback is kept."""
     parts = balances._PARTS
     struck = SimpleNamespace(get=parts.get, set=lambda chosen: [parts.set(chosen), 1 / 0])
     with PrivacyLedger(3, 1e-5) as ledger:

@@ -1,4 +1,4 @@
-"""A ledger in a file: durable before data are read, shared by processes, whoever is killed."""
+"""A ledger in a file: on disk before data are read, and shared by processes that may be killed."""
 
 import json
 import multiprocessing
@@ -102,7 +102,7 @@ def test_a_file_that_cannot_be_used_pays_nothing(path):
 
 
 def test_a_charge_reads_what_is_new_alone(path, monkeypatch):
-    """It costs as much after a thousand fits as after one."""
+    """It takes the same time after a thousand fits as after one."""
     checked, hashed, summed, plus = [], store.chained, [], Sum.plus
 
     def seen(before, record):

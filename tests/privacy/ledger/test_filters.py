@@ -1,4 +1,4 @@
-"""A ledger bounds every tree of choices, also one that takes another kind of fit by its luck."""
+"""A ledger bounds every adaptive tree, also if answers choose the kind of the next fit."""
 
 import math
 from functools import reduce
@@ -99,7 +99,7 @@ def test_no_tree_of_two_kinds_exceeds_the_ledger(first):
 
 
 def test_no_tree_of_pure_fits_exceeds_the_ledger():
-    """Many small epsilons and one large one have other tails: luck chooses between them."""
+    """Many small epsilons and one large one have different tails; answers choose between them."""
     epsilon, delta, first = 2.0, 1e-3, Loss("pure", 0.1)
     options = []
     for n in (1, 2, 3, 5, 8, 12, 20, 50, 100):
@@ -153,7 +153,7 @@ def test_epsilon_and_delta_agree():
 
 
 def test_the_order_of_renyi_divergences_is_fixed_by_the_first_fit():
-    """A path that chose its own order would be charged less: the best order moves with the sum."""
+    """A path that chose its order would pay too little: the best order changes with the sum."""
     budget = (4.0, 1e-6)
     small = (Loss("gaussian", 0.01),)
     own = delta_from_losses([*SKETCH, *small], 1.0)
@@ -204,7 +204,7 @@ def test_a_sketch_costs_more_than_the_plan_that_it_replaces_or_is_refused():
 
 
 def test_parts_that_came_too_late_have_no_sum():
-    """A book refuses them at its door; who adds up losses himself is refused here."""
+    """A book refuses them; a direct sum of the losses is refused here."""
     gaussian = (Loss("gaussian", 0.1),)
     for late in ((Loss("delta", 1e-9),), SKETCH):
         for add in (spent_delta, spent_epsilon):
@@ -214,8 +214,8 @@ def test_parts_that_came_too_late_have_no_sum():
         spent_delta(SKETCH, [(Loss("delta", 1e-9),)], 1.0, (2.0, 1e-6))
 
 
-def test_a_plan_that_was_not_used_up_does_not_come_back():
-    """What the first fit left of its pure part may depend on the data: it is not traded."""
+def test_the_unused_part_of_a_failed_fit_is_not_returned():
+    """The unused pure part of the first fit may depend on the data, so it is not exchanged."""
     ledger = PrivacyLedger(2.0, 1e-5)
     key = ledger._book.reserve(fit_of(Loss("gaussian", 0.1), Loss("pure", 1.0)))
     planned = affordable(ledger, "gaussian")

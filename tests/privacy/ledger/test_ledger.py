@@ -24,7 +24,7 @@ from tools.gate import new_session
 from tools.ledgers import X, fit_of, forgiving, mu_of, pca
 from tools.outcomes import refuses
 
-# Tiny fits show little; whether a fit says so is tested where the estimators are.
+# Tiny fits find little; the tests of the estimators cover their warnings.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 
@@ -93,7 +93,7 @@ def charged(epsilon=0.1, delta=1e-6, name="Fit", sensitivity=None, **parameters)
     return session
 
 
-def test_a_session_that_tells_no_ledger_is_refused():
+def test_a_session_without_an_account_is_refused():
     gate = new_session(0.1)
     charge(gate, "Outside")  # no ledger is open
     with PrivacyLedger(1, 1e-5) as ledger:
@@ -118,7 +118,7 @@ def test_pure_parts_beside_earlier_fits_are_charged_as_gaussians():
 
 
 def test_a_stream_is_charged_whole_before_other_fits_come_between():
-    """Its later releases add nothing: all of it was fixed before there was any answer."""
+    """Its later releases add nothing, because all noise was fixed before the first answer."""
     stream = DPIncrementalPCA(1, clip_norm=3.0, epsilon=1.0, max_releases=3)
     with PrivacyLedger(4, 1e-5) as ledger:
         stream.partial_fit(X[:60])
@@ -318,7 +318,7 @@ def test_check_and_charge_are_one_step(monkeypatch):
 
 
 def test_an_interrupted_change_takes_back_itself_alone():
-    """However long it stays unended, with its traceback, and whatever is charged meanwhile."""
+    """Also while its traceback is kept, and after other charges."""
     balance, fit = Balance(Terms(3, 1e-5), {}), fit_of(Loss("gaussian", 0.1))
     change = balance.changing()
     change.__enter__()
@@ -389,7 +389,7 @@ def test_report():
     assert head.split() == ["fit", "estimator", "unit", "adjacency", "epsilon", "loss", "state"]
     assert line.split() == ["1", "DPPCA", "row", "add_remove", "0.5", "mu=0.1241", "fitted"]
     assert "spent (0.5, 1e-06)-differential privacy" in summary
-    assert "Refused" not in summary  # what is not known of a file is not said
+    assert "Refused" not in summary  # unknown facts of a file are not stated
     assert ledger._repr_html_().count("<tr>") == 2
     with PrivacyLedger(2, 1e-6, note="who") as noted:
         pca().fit(X)

@@ -73,7 +73,7 @@ class World:
             yield
 
     def end(self, session, payers, parts=()):
-        """End a fit in one of three ways; nothing granted is nothing paid."""
+        """End a fit in one of three ways; without a grant nothing is charged."""
         losses, way = planned(session.budget), self.rng.integers(3)
         granted = [losses, tuple(loss.times(0.5) for loss in losses), ()][way]
         state = "fitted" if granted else "failed"
@@ -84,7 +84,7 @@ class World:
         for i in payers:
             self.models[i].pay(granted, session.adjacency, dict(parts).get(i))
 
-    # -- what may happen -------------------------------------------------------------------
+    # -- random events ---------------------------------------------------------------------
     def fit(self):
         which, session, part = self.some(), self.session(), {}
         with self.opened(which), contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Many datasets in one file: a budget for each, and lines that nobody changes unseen."""
+"""Many datasets in one file: a budget for each, and changes of lines are detected."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from skdp.privacy.ledger.store import FileBook, read_registry
 from tools.ledgers import X, gaussian_fit, pca
 from tools.outcomes import refuses
 
-# Few rows, or noise alone: that fits say so is not what these tests are about.
+# Few rows, or noise alone: warnings of fits are not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 
@@ -115,7 +115,7 @@ def test_a_changed_line_is_seen_and_nothing_is_charged(path, both, way):
 @pytest.mark.parametrize("way", ["last line", "older copy", "emptied", "written anew"])
 @pytest.mark.parametrize("known", ["marker", "memory"])
 def test_a_file_that_is_behind_is_refused(path, both, way, known, monkeypatch):
-    """A restored backup: what was spent since stands next to it, and in a process that saw more."""
+    """A restored backup: the lock file, and a process that read later lines, show it."""
     patients, visits = both
     head, older = patients.file_hash, path + ".older"
     shutil.copy(path, older)
@@ -148,12 +148,12 @@ def test_a_file_that_is_behind_is_refused(path, both, way, known, monkeypatch):
         lambda: read_registry(path),
     ):
         refuses(PrivacyError, "which it had before", act)
-    os.rename(path, older)  # where nothing else is known, somebody asks for a head that was noted
+    os.rename(path, older)  # if nothing else is known, a stored hash is compared
     assert (head in read_registry(older).hashes) is (way in ("last line", "older copy"))
 
 
 def test_every_hash_is_over_all_lines_before(path, both):
-    """Who changes a line and its hash breaks the next one."""
+    """A changed line with a new hash does not match the next line."""
     with closing(sqlite3.connect(path)) as file:
         ((line,),) = file.execute("SELECT line FROM lines WHERE number = 3")
     changed = line.replace(b"0.2", b"0.1")

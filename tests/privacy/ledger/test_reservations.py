@@ -73,7 +73,7 @@ def test_many_threads_take_no_more_than_there_is(written):
         assert sum(pool.map(lambda _: taken(reserved, fit(1.0)), range(60))) == 20
 
 
-def test_it_ends_for_everybody(written):
+def test_a_reservation_ends_in_all_processes(written):
     reserved = written([fit(1.0)] * 3, [])
     other = SearchReservation(reserved.path)  # as another process sees it
     assert taken(other, fit(1.0)) == 1
@@ -88,8 +88,8 @@ def test_it_ends_for_everybody(written):
     assert not written([fit(1.0)], []).end()
 
 
-def test_a_reservation_that_somebody_removed_was_drawn_on(written):
-    """Whatever clears temporary files would give back what was released."""
+def test_a_removed_reservation_counts_as_used(written):
+    """Otherwise a program that deletes temporary files would refund released fits."""
     reserved = written([fit(1.0)], [])
     assert taken(reserved, fit(1.0)) == 1
     os.unlink(reserved.path)
@@ -131,7 +131,7 @@ def test_a_run_adds_up_its_fits(kind, sizes):
 
 @pytest.mark.parametrize(("delta", "total"), [(1e-6, math.hypot), (0.0, lambda *parts: sum(parts))])
 def test_a_ledger_that_opens_late_pays_for_what_was_granted_and_all_that_is_left(delta, total):
-    """However the shares of a budget compose: together they are the budget."""
+    """For every composition of its shares: together they are the budget."""
     session = new_session(1.0, delta, observer=routes.Account())
     session.grant(Bound("sum", (), 1.0, l1=1.0), 0.3)
     with PrivacyLedger(20, 1e-5) as ledger:
@@ -141,8 +141,8 @@ def test_a_ledger_that_opens_late_pays_for_what_was_granted_and_all_that_is_left
     assert total(*(loss.value for loss in entry.losses)) == pytest.approx(budget)
 
 
-def test_a_payment_covers_who_was_charged(monkeypatch):
-    """Not who opened a ledger meanwhile. It ends with a part of any, and is kept if drawn on."""
+def test_a_payment_covers_only_the_charged_ledgers(monkeypatch):
+    """Not one that was opened meanwhile. It ends with any part; a used one stays charged."""
     model, late, charge_all, ends = pca(), PrivacyLedger(3, 1e-5), routes._charge_all, []
     with PrivacyLedger(3, 1e-5) as ledger, PrivacyLedger(3, 1e-5) as inner, ExitStack() as stack:
         both = lambda *args: [charge_all(*args), stack.enter_context(late)]  # noqa: E731
@@ -157,7 +157,7 @@ def test_a_payment_covers_who_was_charged(monkeypatch):
 
 
 def test_a_ledger_that_opens_during_a_paid_fit_is_charged(written):
-    """What was paid for in advance covers the ledgers that paid, and no other."""
+    """A charge in advance covers the ledgers that were charged, and no other."""
     session = new_session(observer=routes.Account())
     session.observer.charges.append((written([fit(1.0)], [], ["who paid"]), 0))
     with PrivacyLedger(3, 1e-5) as ledger:
@@ -215,7 +215,7 @@ def test_a_reservation_key_does_not_show():
 
 
 def test_a_fit_beside_a_ledger_that_cannot_be_charged_is_refused(monkeypatch):
-    """Of an ancestor that told of it, in memory: there is no file to write to."""
+    """An ancestor process announced a ledger in memory, which has no file to charge."""
     monkeypatch.setattr(routes, "around", lambda: ({}, {"elsewhere": LedgerFile("")}))
     session = new_session(observer=routes.Account())
     session.observer.charges.append((PrivacyLedger(3, 1e-5)._book, 0))  # before that one opened
@@ -227,7 +227,7 @@ def test_a_fit_beside_a_ledger_that_cannot_be_charged_is_refused(monkeypatch):
 
 @pytest.mark.parametrize("reserved", ["", "gone"])
 def test_what_was_paid_for_ends_with_its_reservation(tmp_path, reserved):
-    """In another process too, where the file is all that tells of it."""
+    """In another process too, which knows it from its file alone."""
     key = ReservationKey((), "of another process", str(tmp_path / reserved) if reserved else "")
     refuses(PrivacyError, "this charge has ended", routes._reservation, key, "Fit")
     whole = ReservationKey(("a ledger",), "of another process", str(tmp_path), "whole")

@@ -1,4 +1,4 @@
-"""Other processes: what was paid for may be fitted there, everything else is refused."""
+"""Other processes: fits that were charged are allowed there, all others are refused."""
 
 import inspect
 import multiprocessing
@@ -37,14 +37,14 @@ def tried(task):
 
 @pytest.fixture
 def in_workers():
-    """Return what became of tasks in workers that are there; an error there would end them."""
+    """Return the outcome of tasks in running workers, which an error would end."""
     if not hasattr(os, "fork"):
         pytest.skip("needs os.fork")
     with joblib.Parallel(2, backend=multiprocessing.get_context("fork")) as pool:
         yield lambda *tasks: pool(joblib.delayed(tried)(each) for each in tasks)
 
 
-def test_workers_refuse_what_nobody_paid_for(in_workers):
+def test_workers_refuse_fits_without_a_charge(in_workers):
     model = pca().fit(X)
     assert in_workers(None, None) == ["fitted"] * 2  # the workers were there before
     with PrivacyLedger(3, 1e-5) as ledger:
@@ -65,7 +65,7 @@ def test_workers_charge_the_file(tmp_path, in_workers):
 
 @pytest.mark.deep  # workers start
 def test_a_search_that_was_paid_for_runs_in_workers():
-    """What they refuse of one that was not is met at its end."""
+    """The ledger raises at its end for fits that they refused."""
     search = GridSearchCV(
         pca(), {"n_components": [1, 2]}, cv=IndependentKFold(2), scoring=SCORER, n_jobs=2
     )
@@ -87,7 +87,7 @@ def test_a_search_that_was_paid_for_runs_in_workers():
 
 
 def fates(inside):
-    """Say what becomes of a new estimator and of pickled ones (by value, as above)."""
+    """Return the outcome of a new estimator and of pickled ones (by value, as above)."""
     import pickle
 
     import numpy
@@ -116,7 +116,7 @@ fates.__module__ = "__main__"
 
 
 def fates_elsewhere(inside, program):
-    """In a worker that was there before, and in a program that was started inside."""
+    """In a worker that was started before, and in a program that is started inside."""
     program.stdin.write(f"{inside}\n")
     program.stdin.flush()
     return [*LOKY([joblib.delayed(fates)(inside)]), program.stdout.readline().split()]
@@ -157,7 +157,7 @@ def test_forked_child_refuses_everything(announced, monkeypatch):
 
 
 def test_a_copy_of_a_file_pays_for_itself_alone(tmp_path, monkeypatch):
-    """It has the token of the file that is open around this process."""
+    """The copy has the token of the file that this process has open."""
     ledger = PrivacyLedger(3, 1e-5, path=tmp_path / "a")
     file = ledger._token, scope.LedgerFile(ledger.path)
     monkeypatch.setattr(scope, "_announced", lambda: [file])
@@ -199,7 +199,7 @@ def test_what_a_killed_process_left_counts_for_those_that_it_started(monkeypatch
 
 
 def test_the_list_of_processes_is_read_again_only_for_an_ancestor(monkeypatch, tmp_path):
-    """Files of others, of killed processes, and of this one ask for nothing after the first."""
+    """Files of others, of killed processes and of this one cause no second read."""
     monkeypatch.setattr(scope, "_PLACES", (str(tmp_path),))
     monkeypatch.setattr(scope, "_SEEN", {})
     with monkeypatch.context() as patch:  # where /proc is closed parents are known
@@ -235,7 +235,7 @@ def told_later(queue, go):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_workers_learn_of_a_ledger_whatever_tmpdir_is(monkeypatch, tmp_path):
-    """A program may set it anew, or a worker, once the other is there."""
+    """A program, or a worker, may change it after the other has started."""
     context = multiprocessing.get_context("fork")
     queue, go = context.SimpleQueue(), context.SimpleQueue()
     child = context.Process(target=told_later, args=(queue, go))
@@ -252,8 +252,8 @@ def test_workers_learn_of_a_ledger_whatever_tmpdir_is(monkeypatch, tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs owners of files")
 @pytest.mark.parametrize("way", ["somebody else's", "a link", 0o770, 0o707])
-def test_a_folder_of_somebody_else_tells_of_no_ledger(tmp_path, monkeypatch, way):
-    """They could take the announcement away, and workers would fit without a charge."""
+def test_a_folder_of_another_user_is_ignored(tmp_path, monkeypatch, way):
+    """That user could delete the announcement, and workers would fit without a charge."""
     places = [tmp_path / "first", tmp_path / "second"]
     monkeypatch.setattr(scope, "_PLACES", places)
     for place in places:

@@ -166,7 +166,7 @@ def test_a_secret_gives_the_same_words(seeded):
     assert source.secret() not in repr(again)
 
 
-def test_repr_tells_no_key_and_pickling_keeps_the_stream():
+def test_repr_shows_no_key_and_pickling_keeps_the_stream():
     source = SeededSource(123456789, "DPPCA")
     assert "123456789" not in repr(source) and source.secret() not in repr(source)
     assert np.array_equal(pickle.loads(pickle.dumps(source)).words(1)(3), source.words(1)(3))

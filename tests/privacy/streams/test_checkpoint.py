@@ -1,4 +1,4 @@
-"""Checkpoints: nothing acknowledged is lost, nothing released twice, nothing stale resumed."""
+"""Checkpoints: no completed call is lost, nothing is released twice, no old state is resumed."""
 
 import contextlib
 import itertools
@@ -60,7 +60,7 @@ def test_goes_on_where_it_was(kind, epsilon, tmp_path):
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_files_are_bounded(asked, tmp_path, monkeypatch):
-    """By a snapshot, which was asked for or which the acts would exceed, the acts before it go."""
+    """A snapshot, requested or due to the size of the acts, replaces the acts before it."""
     monkeypatch.setattr(checkpoints, "BLOCK", 0)
     path, group, sizes = tmp_path / "stream", new_group(horizon=60), []
     checkpoint(group, path)
@@ -89,7 +89,7 @@ def test_a_second_path_takes_over(tmp_path):
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_interrupted_while_a_path_takes_over(kept, tmp_path):
-    """From another path or from memory: at no moment may two go on, and release a step twice."""
+    """At no moment may two copies of a stream be resumable, and release a step twice."""
     strikes, again = itertools.count(), True
     while again:
         first, second = (tmp_path / f"{name}{(strike := next(strikes))}" for name in "ab")
@@ -117,7 +117,7 @@ def test_interrupted_while_a_path_takes_over(kept, tmp_path):
     assert strike > 10
 
 
-def test_who_was_interrupted_lets_go_of_the_file(tmp_path, monkeypatch):
+def test_an_interrupted_stream_releases_its_file(tmp_path, monkeypatch):
     group, path = new_group(), tmp_path / "stream"
     checkpoint(group, path)
     stream = group.streams["a"]
@@ -141,7 +141,7 @@ def test_interrupted_while_a_snapshot_is_written(tmp_path):
 
 
 def test_nothing_that_exists_is_overwritten(tmp_path):
-    """Neither another stream, which could be resumed no more."""
+    """Another stream's file could not be resumed afterwards."""
     first, second = new_group(), new_group()
     checkpoint(first, tmp_path / "first")
     released = first.open()

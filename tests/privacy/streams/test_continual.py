@@ -1,4 +1,4 @@
-"""Streams: exact sums, the law of correlated noise, sensitivities by force, and refusals."""
+"""Streams: exact sums, the law of correlated noise, sensitivities by search, and refusals."""
 
 import itertools
 import math
@@ -70,7 +70,7 @@ def test_releases_are_exact_sums_without_noise(kind, epsilon):
 
 
 def encoding(kind, horizon):
-    """The matrix C of a stream, column by column, from what passes the gate."""
+    """The matrix C of a stream, column by column, from its releases at the gate."""
     columns = []
     for j in range(horizon):
         stream = new_stream(kind, horizon, shape=(1,))
@@ -100,7 +100,7 @@ def test_no_unit_moves_the_sums_by_more_than_the_factor(kind, horizon):
 @pytest.mark.parametrize("shape", [(), (1,)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_huge_sums_wrap_and_change_by_the_same(kind, shape):
-    """Sums beyond 2**63 are rubbish, and neighbours still differ by what the proof says."""
+    """Sums beyond 2**63 are meaningless, but neighbours still differ by the bound of the proof."""
     change = []
     for extra in (0, 1):
         stream = new_stream(kind, 8, shape=shape)
@@ -147,7 +147,7 @@ def test_rounding_of_each_touched_step_is_paid_for():
     bound = Bound("sums", (4,), 1.0, slack=1000.0, cross=10.0)
     grants = []
     group = StreamGroup.paid_sketches(new_session(), [bound], [1.0], 20, mechanism="tree")
-    for touches in (1, 20, None):  # where nobody says how many, all
+    for touches in (1, 20, None):  # by default all
         stream = paid_stream(new_session(), bound, 1.0, 20, mechanism="tree", touches=touches)
         touches = touches or 20
         change = bound.l2 / stream.step + touches * (10.0 / math.sqrt(stream.step) + 1000.0)
@@ -336,7 +336,7 @@ def test_a_group_advances_as_one():
     assert (group.steps, group.acts, group.left) == (1, 2, 3)
 
 
-# -- plans of streams: what is encoded is decoded, at the noise that theory says -------------------
+# -- schedules of streams: decoding inverts encoding, with the noise of the theory -----------------
 
 
 @pytest.mark.parametrize("horizon", [1, 2, 3, 7, 64, 1000, 4096])

@@ -1,4 +1,4 @@
-"""Paying for sketches: calibrated together, in parts of the noise, inside ledgers."""
+"""Charges of sketches: calibrated together, in parts of the noise, inside ledgers."""
 
 import math
 import pickle
@@ -180,7 +180,7 @@ def test_integer_entries_are_smaller_in_convex_order(divisor):
         assert least_margin(divisor, small) < 0  # the test can fail
 
 
-# -- groups of accumulators: data go into all of them or none, and they are opened once ------------
+# -- groups of accumulators: all or none receive data, and they are opened once --------------------
 
 
 GROUPED = {"a": Bound("a", (3,), 1.0, slack=0.0), "b": Bound("b", (2, 2), 1.0, slack=0.0)}
