@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 import zlib
 from typing import Any
 
@@ -88,10 +87,9 @@ def _split(n: int, groups: Any, *columns: Any) -> list[tuple[Any, ...]]:
 def _place(label: Any, n: int) -> int:
     """Return the output block of a group; equal numbers of any type go to the same block."""
     label = label.item() if isinstance(label, np.generic) else label
-    # NaN, infinity and extended floats take the other branch: `fit` refuses them, and no task may
-    # raise before that.
-    if isinstance(label, int | float) and math.isfinite(label) and label == math.trunc(label):
-        label = math.trunc(label)
+    # What `fit` refuses (NaN, infinity, extended floats, huge integers) may raise in no task.
+    if isinstance(label, int) or (isinstance(label, float) and label.is_integer()):
+        label = hex(int(label))
     return zlib.crc32(repr(label).encode()) % n
 
 
