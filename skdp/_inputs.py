@@ -84,8 +84,8 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
         "not compatible with arrays of bytes/strings": text,
         "int too large": f"{name} needs numbers that a float can hold, and found an integer beyond "
         "1.8e308: clip it by a public bound, or leave it out.",
-        "Complex data not supported": f"Complex data not supported by {name}: pass real and "
-        "imaginary parts as columns of their own.",
+        "Complex data": f"Complex data not supported by {name}: pass real and imaginary parts.",
+        "got scalar": "Expected an array or a list, and got one number, a dict or a set.",
         "got 1D array instead": "Expected 2D array, got 1D array instead. Reshape your data: one "
         "row is X.reshape(1, -1), one column X.reshape(-1, 1).",
         "Found array with dim 3": f"Found array with dim 3, and {name} takes one table: join a "

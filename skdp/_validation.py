@@ -33,7 +33,8 @@ def refuse_value(estimator: Any, name: str, expected: str, value: Any) -> NoRetu
     )
 
 
-def _is_real(value):
+def is_real(value: Any) -> bool:
+    """Whether this is a real number that a float can hold, no truth value."""
     if not isinstance(value, Real) or isinstance(value, bool):
         return False
     try:
@@ -67,7 +68,7 @@ def check_real(estimator: Any, name: str, low, high, *, closed="neither", also=(
     expected = f"a float in the range {left}{float(low)}, {float(high)}{right}"
     if also:
         expected += f" or a str among {sorted(also)}"
-    if not _is_real(value):
+    if not is_real(value):
         refuse_value(estimator, name, expected, value)
     number = float(value)  # a float32 would overflow next to the ends
     above = number >= low if left == "[" else number > low
@@ -117,7 +118,7 @@ def check_split(estimator, defaults):
         if not isinstance(value, Mapping) or set(value) != set(defaults):
             expected = f"'auto' or a dict of a fraction for each of the keys {sorted(defaults)}"
             refuse_value(estimator, name, expected, value)
-        if not all(_is_real(share) and 0 < share < math.inf for share in value.values()):
+        if not all(is_real(share) and 0 < share < math.inf for share in value.values()):
             refuse_value(estimator, name, "a dict of positive fractions", value)
         shares = {key: float(share) for key, share in value.items()}
     total = math.fsum(shares.values())
@@ -178,10 +179,12 @@ def check_bounds(estimator: Any, name: str) -> tuple[float, float]:
         low, high = value
     except (TypeError, ValueError):
         refuse_value(estimator, name, expected, value)
-    real = _is_real(low) and _is_real(high)
-    if not (real and low <= 0 <= high and 1e-60 <= max(-low, high) <= 1e60):
+    if not (is_real(low) and is_real(high)):
         refuse_value(estimator, name, expected, value)
-    return float(low), float(high)
+    low, high = float(low), float(high)  # narrow numbers of numpy overflow where they are compared
+    if not (low <= 0 <= high and 1e-60 <= max(-low, high) <= 1e60):
+        refuse_value(estimator, name, expected, value)
+    return low, high
 
 
 def check_range(estimator, name):

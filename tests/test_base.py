@@ -19,6 +19,7 @@ from skdp import (
     PrivacyLedger,
 )
 from skdp.base import BaseDPEstimator, atomic
+from skdp.model_selection import make_private_scorer
 from skdp.papers import PowerMethod
 from tools.outcomes import messages_of, refuses
 
@@ -65,6 +66,11 @@ def test_numbers_of_numpy_neither_overflow_nor_are_replaced():
         model.set_params(**numbers).fit(np.ones((50, 3)))
         assert all(getattr(model, name) is value for name, value in numbers.items())
     assert len(PowerMethod(**narrow).fit(np.ones((50, 3))).releases_) == 65
+    for bounds in ((np.float16(0), np.float16(2)), (np.int8(-128), np.int8(0))):
+        DPTruncatedSVD(privacy_unit="entry", unit_bound=bounds).fit(np.ones((50, 3)))
+        assert make_private_scorer("squared_error", bounds).bounds == tuple(map(float, bounds))
+    weights = {0: np.float16(3.0)}
+    DPRidgeClassifier(classes=[0, 1], class_weight=weights).fit(np.ones((50, 3)), np.arange(50) % 2)
 
 
 def test_session_without_an_atomic_fit_stays_charged():

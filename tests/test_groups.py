@@ -11,6 +11,7 @@ from sklearn.pipeline import make_pipeline
 
 from skdp import DPPCA, DPIncrementalPCA, DPRidge, DPRidgeClassifier, DPTruncatedSVD
 from skdp.data.dask_groups import _place, blocks_by_group
+from skdp.exceptions import PrivacyError
 from skdp.model_selection import DPGridSearchCV, IndependentKFold, search_cost
 from skdp.preprocessing import DPStandardScaler
 from skdp.testing import fixed_noise, record_transcript, transcript_audit
@@ -96,16 +97,34 @@ def test_one_shuffle_makes_blocks_of_whole_persons(labels):
     refuses(ValueError, "must be Dask arrays", blocks_by_group, groups, *lazy[1:])
 
 
-@pytest.mark.parametrize("labels", [[b"alice", b"bob"], [1.0, math.inf]], ids=["bytes", "inf"])
+@pytest.mark.parametrize(
+    "labels",
+    [np.array([b"alice", b"bob"]), np.array([1.0, math.inf]), np.array([7, "bob"], object),
+     np.array([1, 2], np.longdouble), np.array([10**5000, 2], object)],
+    ids=["bytes", "inf", "mixed", "extended", "huge"],
+)  # fmt: skip
 def test_a_shuffle_reveals_no_labels(labels):
+    """No task raises, whatever the labels are: Dask logs the arguments of one that does."""
     da = pytest.importorskip("dask.array")
-    groups, X = np.array(labels * 2), da.zeros((4, 1), chunks=(2, 1))
+    groups, X = np.tile(labels, 2), da.zeros((4, 1), chunks=(2, 1))
     for n_blocks in (1, 5):
         lazy = da.from_array(groups, chunks=2)
         found, again = (blocks_by_group(lazy, X, n_blocks=n_blocks)[0] for _ in range(2))
         assert found.name != again.name  # neither hashes the labels
-        assert sorted(found.compute().tolist()) == sorted(groups.tolist())
+        assert sorted(found.compute().tolist(), key=hash) == sorted(groups.tolist(), key=hash)
         assert len({_place(same, n_blocks) for same in (7, 7.0, np.int64(7))}) == 1
+
+
+def test_a_shuffle_loses_no_rows_of_unequal_blocks():
+    da = pytest.importorskip("dask.array")
+    X, fewer = da.zeros((4, 1), chunks=(2, 1)), da.zeros(3, chunks=((2, 1),))
+    refuses(ValueError, "need the blocks of X", blocks_by_group, fewer, X)
+    unknown = fewer.map_blocks(np.asarray, chunks=((math.nan, math.nan),))
+    for groups, rows in ((unknown, X), (X[:, 0], unknown[:, None])):
+        persons, found = blocks_by_group(groups, rows)
+        assert None in persons.compute()
+        model = DPPCA(1, clip_norm=1.0, privacy_unit="group")
+        refuses(PrivacyError, "could not be read", model.fit, found, groups=persons)
 
 
 @pytest.mark.thorough

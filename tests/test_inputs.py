@@ -130,6 +130,11 @@ def test_missing_and_complex_numbers_get_advice_that_does_not_leak(model):
     assert "clip it to public bounds" in refusal(model, X, *y, **fit_params)
     text = refusal(model, np.ones((N, D)) + 37.25j, *y, **fit_params)
     assert re.search(r"Complex data not supported .*imaginary", text) and "37.25" not in text
+    scalars = [refusal(model, 37.25, *y, **fit_params)]
+    if model in NUMERIC_Y:
+        scalars.append(refusal(model, np.ones((N, D)), {37.25}, **fit_params))
+    for text in scalars:
+        assert re.search(r"one number, a dict or a set|shape \(\)", text) and "37.25" not in text
     assert "public constants" in refusal(model, with_one(pd.NA)(np.ones((N, D))), *y, **fit_params)
 
 

@@ -39,7 +39,7 @@ REFUSED = {
     "epsilon": [0.0, 1e-13, math.nan, 10**400],
     "fit_biases": [*NO_SWITCHES, "auto"],
     "fit_intercept": NO_SWITCHES,
-    "gradient_clip_factor": [math.inf, -1.0],
+    "gradient_clip_factor": [math.inf, -1.0, 1e-16, 1e200],
     "group_column": [99],
     "head_selection": NO_WORDS,
     "item_exponent": [2.0],

@@ -318,6 +318,12 @@ def test_personal_plans_have_values_where_fits_work():
     assert all(math.isfinite(value) for value in (plan.error, plan.score, plan.best))
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_rows_without_entries_have_a_plan():
+    plan = skdp.DPRidgeClassifier(classes=[0, 1]).plan(100, 20, nnz=1)
+    assert 0 < plan.score < 1
+
+
 POSITIVE, SIGNAL = "positive integer 'n_samples'", "'signal'"
 MESSAGES = [
     (skdp.DPPCA(), (0, 5), {}, POSITIVE),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import math
 import zlib
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -57,7 +55,9 @@ def blocks_by_group(
     arrays = (groups, checked_array(X), *columns)
     if not all(is_dask_array(array) for array in arrays):
         raise ValueError("'groups', X and the columns must be Dask arrays.")
-    if groups.ndim != 1 or len({array.numblocks[0] for array in arrays}) != 1:
+    sizes = list(zip(*(array.chunks[0] for array in arrays), strict=False))
+    unlike = any(len({size for size in row if size == size}) > 1 for row in sizes)
+    if groups.ndim != 1 or unlike or any(array.numblocks[0] != len(sizes) for array in arrays):
         raise ValueError("'groups' (one label a row) and the columns need the blocks of X.")
     arrays = tuple(whole_rows(a, "an array") if a.ndim == 2 else a for a in arrays)
     n = arrays[1].numblocks[0] if n_blocks is None else int(n_blocks)
@@ -71,9 +71,14 @@ def blocks_by_group(
 
 
 def _split(n: int, groups: Any, *columns: Any) -> list[tuple[Any, ...]]:
-    """Split the rows of a block by the output block of their groups."""
+    """Split the rows of a block by the output block of their groups, whatever they are."""
     groups = np.asanyarray(groups)  # not asarray: masked labels have to stay masked
-    labels, codes = np.unique(np.asarray(groups), return_inverse=True)
+    if any(column.shape[0] != len(groups) for column in columns):  # a label that `fit` refuses
+        none = tuple(column[:0] for column in (groups, *columns))
+        return [(np.array([None]), *none[1:]), *[none] * (n - 1)]
+    labels, codes = np.asarray(groups), np.arange(len(groups))
+    if labels.dtype.kind != "O":  # objects of several types have no order
+        labels, codes = np.unique(labels, return_inverse=True)
     goes = np.array([_place(label, n) for label in labels.tolist()], np.intp)[codes]
     rows = [np.flatnonzero(goes == i) for i in range(n)]
     return [(groups[r], *(column[r] for column in columns)) for r in rows]
@@ -82,9 +87,9 @@ def _split(n: int, groups: Any, *columns: Any) -> list[tuple[Any, ...]]:
 def _place(label: Any, n: int) -> int:
     """Return the output block of a group; equal numbers of any type go to the same block."""
     label = label.item() if isinstance(label, np.generic) else label
-    # NaN and infinity take the other branch: `fit` refuses them, and no task may raise before that.
-    if isinstance(label, Real) and math.isfinite(label) and label == math.trunc(label):
-        label = math.trunc(label)
+    # What `fit` refuses (NaN, infinity, extended floats, huge integers) may raise in no task.
+    if isinstance(label, int) or (isinstance(label, float) and label.is_integer()):
+        label = hex(int(label))
     return zlib.crc32(repr(label).encode()) % n
 
 

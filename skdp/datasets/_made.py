@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from skdp._validation import check_count
 from skdp.theory._made import drawn, drawn_histories, drawn_lengths, first_distinct
+
+
+def _check_sizes(*few_and_many: str, **sizes: Any) -> None:
+    """Refuse sizes that are no int of at least 1, and more of the first than of the second."""
+    for name, size in sizes.items():
+        check_count(name, size, 1)
+    few, many = few_and_many or (next(iter(sizes)),) * 2
+    if sizes[few] > sizes[many]:
+        raise ValueError(f"{few!r} must be at most {many!r}={sizes[many]}. Got {sizes[few]}.")
+
 
 # Synthetic rows, interactions and ratings.
 
@@ -45,9 +56,11 @@ def make_spiked_rows(
     >>> make_spiked_rows(100, 8, 2, random_state=0).shape
     (100, 8)
     """
+    sizes = {"n_features": n_features, "n_components": n_components}
+    _check_sizes("n_components", "n_features", n_samples=n_samples, **sizes)
     rng = np.random.default_rng(random_state)
-    variances = np.full(n_features, (1 - captured) / (n_features - n_components))
-    variances[:n_components] = captured / n_components
+    variances = np.full(n_features, (1 - captured) / max(n_features - n_components, 1))
+    variances[:n_components] = (captured if n_components < n_features else 1.0) / n_components
     axes = np.linalg.qr(rng.standard_normal((n_features, n_features)))[0]
     return (rng.standard_normal((n_samples, n_features)) * np.sqrt(variances)) @ axes.T
 
@@ -89,6 +102,8 @@ def make_interactions(
     >>> make_interactions(50, 40, 300, 4, random_state=0).shape
     (50, 40)
     """
+    sizes = {"n_users": n_users, "n_items": n_items, "n_interactions": n_interactions}
+    _check_sizes("n_factors", "n_items", n_factors=n_factors, **sizes)
     rng = np.random.default_rng(random_state)
     weights = np.arange(1, n_items + 1.0) ** -popularity
     activity = np.exp(0.8 * rng.standard_normal(n_users))
@@ -153,6 +168,7 @@ def make_user_items(
     >>> make_user_items(50, 40, 8, 4, random_state=0).shape
     (50, 40)
     """
+    _check_sizes(n_users=n_users, n_items=n_items, n_factors=n_factors)
     rng = np.random.default_rng(random_state)
     popularity = rng.permutation(np.arange(1, n_items + 1.0) ** -tail)
     lengths = drawn_lengths(rng, n_users, mean_length, n_items // 4)
@@ -248,6 +264,7 @@ def make_block_graph(
     >>> A.shape, labels.shape
     ((40, 40), (40,))
     """
+    _check_sizes("n_blocks", "n_nodes", n_nodes=n_nodes, n_blocks=n_blocks)
     rng = np.random.default_rng(random_state)
     labels = rng.permutation(np.arange(n_nodes) % n_blocks)
     outside = mean_degree / n_nodes - gap / n_nodes
@@ -323,6 +340,7 @@ def make_trace_regression(
         )
     rng = np.random.default_rng(random_state)
     d1, d2 = matrix_shape
+    _check_sizes(n_samples=n_samples, rank=rank, d1=d1, d2=d2)
     left, right = (np.linalg.qr(rng.standard_normal((d, rank)))[0] for d in matrix_shape)
     M = left @ right.T
     if design == "gaussian":
@@ -389,6 +407,8 @@ def make_user_tasks(
     >>> X.shape, y.shape, groups[:5]
     ((200, 6), (200,), array([0, 0, 0, 0, 1]))
     """
+    sizes = {"n_features": n_features, "n_components": n_components}
+    _check_sizes("n_components", "n_features", n_users=n_users, **sizes)
     rng = np.random.default_rng(random_state)
     low, high = rows_per_user if isinstance(rows_per_user, tuple) else (rows_per_user,) * 2
     groups = np.repeat(np.arange(n_users), rng.integers(low, high + 1, n_users))
@@ -439,6 +459,7 @@ def make_table(
     >>> X.shape, y.shape, names[:2]
     ((100, 17), (100,), ('dummy_50', 'dummy_20'))
     """
+    _check_sizes(n_samples=n_samples)
     rng, n = np.random.default_rng(random_state), n_samples
     columns = {f"dummy_{share}": rng.random(n) < share / 100 for share in (50, 20, 5, 1)}
     columns["visits"] = rng.poisson(0.7, n)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
@@ -270,6 +271,11 @@ class NoisyState:
         receipt = self.receipts[0]
         return receipt["unit"], receipt["adjacency"], receipt["sensitivity"]
 
+    @property
+    def forms(self):
+        """Shapes of the arrays; the first has a row for each row of A, which is left out."""
+        return [array.shape[i == 0 :] for i, array in enumerate(self.arrays)]
+
     def fingerprint(self):
         """Return a name of the opened numbers (never of a part of the noise)."""
         return hashlib.sha256(b"".join(a.tobytes() for a in self.arrays)).hexdigest()
@@ -295,7 +301,31 @@ class NoisyState:
         if header["n_honest_servers"] is not None or len(paid) != 1 or not paid[0]:
             raise ValueError("the message has no receipt, or only a part of the noise.")
         header["shape"] = tuple(header["shape"])
-        return NoisyState(**header)
+        state = NoisyState(**header)
+        with suppress(AttributeError, TypeError, ValueError):  # of other types
+            if _is_sound(state):
+                return state
+        raise ValueError("the message holds other numbers than a server sends.")
+
+
+def _is_sound(state):
+    """Whether arrays, steps and variances of a message are what can be added and factored.
+
+    A server's own state is opened next to them, so that no later error may come of them: numbers
+    are so small that their squares do not overflow.
+    """
+    first, *_ = arrays = state.arrays
+    places = (*state.shape, state.row_offset)
+    return (
+        len(places) == 3
+        and all(type(place) is int and place >= 0 for place in places)
+        and len(arrays) == len(state.steps) == len(state.variances)
+        and all(0 <= step < 1e100 for step in state.steps)
+        and all(0 <= variance < 1e200 for variance in state.variances)
+        and all(a.ndim == 2 and bool((np.abs(a) < 1e100).all()) for a in arrays)
+        and all(a.dtype.kind == "fi"[step > 0] for a, step in zip(arrays, state.steps, strict=True))
+        and len(first) == state.shape[0]
+    )
 
 
 def contract(unit):
@@ -304,14 +334,16 @@ def contract(unit):
 
 
 def header_of(running):
-    """Return what others may know before a state is opened: a NoisyState without arrays."""
+    """Return what others may know before a state is opened: a NoisyState with zeros in it."""
     session, server = running.session, running.server
     receipt = sketches.receipt_state(session.spent(), session.ledger)
     receipt["sensitivity"] = contract(running.layout.unit)
     steps, scales = zip(*running.group.steps(), strict=True)
     return NoisyState(
         running.layout.method, running.layout.shape, server.row_offset, map_digest(running.maps),
-        list(steps), [s**2 for s in scales], [], server.n_honest_servers, [receipt],
+        list(steps), [s**2 for s in scales],
+        [np.broadcast_to(np.int64(0), sketch.out_shape) for sketch in running.maps],
+        server.n_honest_servers, [receipt],
     )  # fmt: skip
 
 
@@ -330,9 +362,8 @@ def check_alike(state, other):
     ):
         if getattr(state, name) != getattr(other, name):
             raise ValueError(f"states with different {name} cannot be merged; use {remedy}.")
-    if state.shape[1] != other.shape[1] or (
-        state.row_offset == other.row_offset and state.shape != other.shape
-    ):
+    same_rows = state.row_offset != other.row_offset or state.shape == other.shape
+    if state.shape[1] != other.shape[1] or state.forms != other.forms or not same_rows:
         raise ValueError(f"states of shapes {state.shape} and {other.shape} cannot be merged.")
 
 

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 
 from skdp._inputs import bound_of
 from skdp.privacy.streams.continual import stream_schedule
+from skdp.solvers.linalg import leading_triplets
 from skdp.solvers.one_shot import mean_degree
 from skdp.theory import PlanData, PlansMixin, _made, _plan
 from skdp.units import DEGREE, INTERVAL, unit_of
@@ -133,9 +134,9 @@ def drawn_matrix(estimator, rng, shape, values):
 def _held(X, k):
     """Return the share of the squared length that k directions hold."""
     rows = _made.of_length(X)
-    values = sp.linalg.svds(rows, min(k, *(size - 1 for size in rows.shape)), tol=1e-3,
-                            v0=np.ones(min(rows.shape)), return_singular_vectors=False)  # fmt: skip
-    return float(np.sum(values**2) / np.sum(rows.data**2))
+    k = min(k, *(size - 1 for size in rows.shape))
+    values = leading_triplets(rows, k, np.ones(min(rows.shape)), 1e-3)[1]
+    return float(np.sum(values**2)) / max(float(np.sum(rows.data**2)), 1e-300)
 
 
 class IncrementalPlans(DecompositionPlans):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import check_consistent_length
 from sklearn.utils.metadata_routing import MetadataRequest
 
-from skdp._validation import ColumnBounds, Seed, as_labels, check_labels
+from skdp._validation import ColumnBounds, Seed, as_labels, check_labels, is_real
 from skdp.base import no_warnings
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._proven import (
@@ -161,12 +161,13 @@ class PrivateScorer:
                 "and AUC have no private score: one row can change them by their full range."
             )
         low, high = self.bounds if np.shape(self.bounds) == (2,) else (None, None)
-        real = all(isinstance(b, Real) and not isinstance(b, bool) for b in (low, high))
-        if not (real and -1e60 < low < high < 1e60 and high - low > 1e-12 * max(-low, high)):
+        low, high = (float(b) if is_real(b) else math.nan for b in (low, high))
+        if not (-1e60 < low < high < 1e60 and high - low > 1e-12 * max(-low, high)):
             raise ValueError(
                 "'bounds' must be two finite numbers (low, high), low < high: losses are clipped "
                 f"to them, so they may not come from the data. Got {self.bounds!r}."
             )
+        self.bounds = low, high  # as floats: sums of narrow numbers of numpy overflow
         for name, options in (("adjacency", ADJACENCIES), ("privacy_unit", _ROW_UNITS)):
             if getattr(self, name) not in options:
                 raise ValueError(f"{name!r} must be one of {options}. Got {getattr(self, name)!r}.")

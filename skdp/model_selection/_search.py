@@ -135,8 +135,10 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         meaning = self._checked_meaning(candidates, fit_params)
         limit, seeded = RunLimit(*meaning, plan.run), self.random_state is not None
         fit = LedgerFit(type(self).__name__, *meaning, plan.losses, seeded, sessions=plan.sessions)
-        n_columns = (*getattr(X, "shape", ()), math.inf, math.inf)[1] or math.inf
-        runs = Runs(self, plan, candidates, limit, n_columns)
+        n, d = (*getattr(X, "shape", ()), math.inf, math.inf)[:2]
+        unit = scored_unit(meaning[0])
+        public = not unit.of_groups and (meaning[1] == "replace" or not unit.by_rows)
+        runs = Runs(self, plan, candidates, limit, (n if public and n > 0 else math.inf, d))
         with prepaid(fit, self._reservation_key, limit):
             self._warn_if_weak(self, seeded)
             published = runs.run(X, y, fit_params)

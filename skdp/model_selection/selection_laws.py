@@ -336,10 +336,11 @@ def _column(values):
 class Runs:
     """Draws and executes runs within a reservation."""
 
-    def __init__(self, search, plan, candidates, limit, n_columns):
+    def __init__(self, search, plan, candidates, limit, public_shape):
         self.search, self.plan, self.candidates, self.limit = search, plan, candidates, limit
         self.source = make_source(search.random_state, type(search).__name__)
         self.words = self.source.derive("search").words("candidates and their number")
+        n_rows, n_columns = public_shape
         for params in candidates:  # before anything is paid for
             candidate = candidate_of(search.estimator, params)
             parts = dp_parts(candidate)
@@ -351,7 +352,7 @@ class Runs:
                 k = getattr(step, "n_components", None)
                 limited = isinstance(step, LinearTransformMixin | PersonalizedBase)
                 if limited and isinstance(k, Integral):
-                    check_rank(step, math.inf, n_columns, least=min(k, 1))
+                    check_rank(step, n_rows, n_columns or math.inf, least=min(k, 1))
                 if not isinstance(step, OneToOneFeatureMixin):
                     break
 

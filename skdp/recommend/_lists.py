@@ -130,7 +130,7 @@ def _each(values: Any) -> list[Any]:
 def _numbers(values: Any) -> NDArray[np.float64]:
     try:
         found = np.asarray(np.ma.filled(values, np.nan), np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = None
     if found is None:  # out here no context holds the value
         raise ValueError("values must hold numbers.")

@@ -283,12 +283,12 @@ def check_parameters(estimator):
     _validation.check_option(estimator, "solver", ("riemannian", "spectral_init"))
     _validation.check_bool(estimator, "shrink_singular_values", "fit_intercept", "fit_biases")
     level = _validation.check_real(
-        estimator, "gradient_clip_factor", 0, math.inf, closed="right", also=("auto",)
+        estimator, "gradient_clip_factor", 1e-3, math.inf, closed="both", also=("auto",)
     )
-    if level == math.inf and estimator.epsilon != math.inf:
+    if level != "auto" and level > 1e6 and estimator.epsilon != math.inf:
         raise ValueError(
             "gradient_clip_factor=inf leaves one record unbounded; it needs epsilon=inf. Use a "
-            "finite multiple of the median norm, or 'auto'."
+            f"multiple of the median norm from .001 to 1e6, or 'auto'. Got {level!r}."
         )
     if isinstance(estimator.measurement_covariance, str):
         _validation.check_option(estimator, "measurement_covariance", ("private",))

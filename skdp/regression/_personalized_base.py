@@ -46,7 +46,7 @@ from skdp.units import offered
 
 def positions(known, labels):
     """Return (index into the sorted known users, whether it is known) of each label."""
-    if (known.dtype.kind in "US") != (labels.dtype.kind in "US"):
+    if len({"USmM".find(given.dtype.kind) for given in (known, labels)}) > 1:
         raise ValueError(
             "Labels of users must have one type, in fit and in predict: use astype(str)."
         )

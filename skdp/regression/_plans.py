@@ -15,6 +15,7 @@ from sklearn.metrics import accuracy_score, r2_score
 
 from skdp._limits import BLOCK
 from skdp._validation import check_classes, check_range
+from skdp.solvers.linalg import leading_triplets
 from skdp.theory import PlanData, PlansMixin, _made
 from skdp.theory._plan import check_share, fit_rows, histories_of, rows_of
 
@@ -88,7 +89,7 @@ class RidgeClassifierPlans(PlansMixin):
         if labels is None:
             # Classes of texts follow topics: the leading directions, not all rare columns equally.
             k = min(len(names), min(X.shape) - 1)
-            leading = sp.linalg.svds(X, k, v0=np.ones(min(X.shape)))[2].T
+            leading = leading_triplets(X, k, np.ones(min(X.shape)))[2].T
             labels = np.argmax(linear_targets(rng, X @ leading, len(names), signal), axis=1)
             between = f"{len(names)} classes; leading directions explain {signal:g} of their scores"
         y = np.asarray(names)[labels]

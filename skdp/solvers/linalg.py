@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
-from scipy.sparse.linalg import eigsh
+from scipy.sparse.linalg import eigsh, svds
 from scipy.special import pdtrik
 
 from skdp._limits import FloatArray
@@ -226,6 +226,20 @@ def without_direction(M: FloatArray, v: FloatArray) -> FloatArray:
     image = M @ v
     image -= float(v @ image) / 2 * v
     return np.asarray(M - np.stack([v, image], axis=1) @ np.stack([image, v]))
+
+
+def leading_triplets(
+    M: Any, k: int, start: FloatArray, tol: float = 0.0
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return k leading (U, values, V') of a large sparse array or operator, from a fixed start.
+
+    ARPACK raises an error for a map of zeros: here its values are 0.
+    """
+    m, n = M.shape
+    if not np.any(M @ start if m >= n else M.T @ start):
+        return np.eye(m, k), np.zeros(k), np.eye(k, n)
+    U, values, Vt = svds(M, k, tol=tol, v0=start)
+    return U, values, Vt
 
 
 def leading_pairs(M: Any, k: int, *, rough: bool = False) -> tuple[FloatArray, FloatArray]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.linalg import LinearOperator, eigsh, svds
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 from skdp._limits import MOST_DENSE, FloatArray
 from skdp.answer import Answer
@@ -306,7 +306,7 @@ def singular_triplets(ask: FlippedMatrix, k: int) -> tuple[FloatArray, FloatArra
             rmatvec=lambda y: ask.left(y.reshape(m, 1), share=0.0).value[:, 0],
             dtype=np.float64,
         )
-        U, values, Vt = svds(operator, k, tol=1e-4, v0=_start(min(m, n)))
+        U, values, Vt = linalg.leading_triplets(operator, k, _start(min(m, n)), 1e-4)
     noise = m, ask.noise_scale**2, ask.kurtosis
     order = np.argsort(-values, kind="stable")[:k]
     U, values, V = U[:, order], values[order], Vt[order].T

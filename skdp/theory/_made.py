@@ -18,7 +18,7 @@ from sklearn.preprocessing import scale
 from skdp._limits import FloatArray
 from skdp._validation import column_bounds
 from skdp.data.blocks import dense
-from skdp.solvers.linalg import leading_pairs
+from skdp.solvers.linalg import leading_pairs, leading_triplets
 
 # Synthetic columns: standard deviation in half-widths of public bounds, and that of the logarithms.
 FILLED, _SKEW = 0.3, 0.6
@@ -184,9 +184,11 @@ def captured(X: Any, *, centred: bool = False) -> Callable[[Any], float]:
     @cache  # that of all models of these rows
     def most(k: int) -> float:
         if smaller > 2000:
-            return float(np.sum(sp.linalg.svds(X, k, tol=1e-4, v0=np.ones(smaller))[1] ** 2))
-        moment = dense(X @ X.T if smaller < X.shape[1] else X.T @ X)
-        return max(float(np.sum(leading_pairs(moment, k)[0])), 1e-300)
+            squares = leading_triplets(X, k, np.ones(smaller), 1e-4)[1] ** 2
+        else:
+            moment = dense(X @ X.T if smaller < X.shape[1] else X.T @ X)
+            squares = leading_pairs(moment, k)[0]
+        return max(float(np.sum(squares)), 1e-300)
 
     def score(model: Any) -> float:
         basis = np.linalg.qr(np.asarray(model.components_, np.float64).T)[0]

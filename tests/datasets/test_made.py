@@ -55,6 +55,14 @@ def test_seeds(make):
         (make_block_graph, {"n_nodes": 100, "n_blocks": 2, "gap": 90.0, "mean_degree": 20.0},
          "at most 'mean_degree'"),
         (make_trace_regression, {"n_samples": 10, "design": "sparse"}, "'design' parameter"),
+        (make_trace_regression, {"matrix_shape": (3, 0)}, "'d2' must be an int of at least 1"),
+        (make_spiked_rows, {"n_components": 0}, "'n_components' must be an int of at least 1"),
+        (make_interactions, {"n_items": 5}, "'n_factors' must be at most 'n_items'=5"),
+        (make_user_items, {"n_users": 0}, "'n_users' must be an int"),
+        (make_ratings, {"n_users": 0}, "'n_users' must be an int"),
+        (make_block_graph, {"n_nodes": 0}, "'n_nodes' must be an int"),
+        (make_user_tasks, {"n_features": 1}, "'n_components' must be at most 'n_features'=1"),
+        (make_table, {"n_samples": 0}, "'n_samples' must be an int"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_made(make, sizes, match):

@@ -264,6 +264,24 @@ def test_a_message_without_a_receipt_of_its_noise_is_refused(claim):
     refuses(ValueError, "no receipt, or only a part of the noise", coordinator().merge, message)
 
 
+def test_a_forged_message_is_refused_before_the_own_state_is_opened():
+    """Its checksum is right, but its numbers cannot be added, or factored."""
+    own, good = server(), NoisyState.from_bytes(server().state_message())
+    first, *others = good.arrays
+    for changes in (
+        {"arrays": []}, {"arrays": [first.ravel(), *others]}, {"arrays": [first * 1.0, *others]},
+        {"arrays": [first[1:], *others]}, {"arrays": ["a", *others]}, {"row_offset": 0.0},
+        {"steps": [math.nan, *good.steps[1:]]}, {"steps": [1e300, *good.steps[1:]]},
+        {"steps": good.steps[1:]}, {"variances": [-1.0, *good.variances[1:]]},
+        {"variances": None}, {"shape": (len(first), 1.5)}, {"shape": (len(first),)},
+    ):  # fmt: skip
+        message = replace(good, **changes).to_bytes()
+        refuses(ValueError, "other numbers than a server sends", own.merge, message)
+    own.merge(replace(good, arrays=[first[:, 1:], *others]).to_bytes())
+    refuses(ValueError, "states of shapes", own.release)
+    assert own._state.running is not None
+
+
 @pytest.mark.parametrize("header", [{}, {"version": 2}, {"version": 3}, {"version": 3, "more": 1}])
 def test_a_message_of_another_version_is_refused(header):
     body = b"skdp.factorizer\n" + pack(header)

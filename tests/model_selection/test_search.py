@@ -213,6 +213,14 @@ def test_bad_parameters_touch_nothing(params, match):
     assert not (len(transcript) or ledger.entries or hasattr(search, "best_estimator_"))
 
 
+def test_more_components_than_public_rows_touch_nothing():
+    """Whether a run with too many comes first would follow from a secret draw."""
+    search = pca_search(estimator=DPPCA(clip_norm=1.0, adjacency="replace"))
+    with record_transcript() as transcript:
+        refuses(ValueError, "n_features.=2", search.fit, X[:2])
+    assert not len(transcript)
+
+
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_groups_are_routed_to_a_search_behind_other_steps():
     ridge = DPRidge(clip_norm=1.0, target_bounds=(-1.0, 1.0), privacy_unit="group")
@@ -343,7 +351,7 @@ def test_the_number_of_runs_and_their_candidates_are_drawn(monkeypatch):
         return runs[-1][-1]
 
     monkeypatch.setattr(Runs, "_run", run)
-    drawn = Runs(search, plan, candidates, SimpleNamespace(run=plan.run), math.inf)
+    drawn = Runs(search, plan, candidates, SimpleNamespace(run=plan.run), (math.inf, math.inf))
     for _ in range(60):
         runs.append([])
         assert drawn.run(None, None, {})[0].total == max(run.total for run in runs[-1])

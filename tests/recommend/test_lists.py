@@ -75,9 +75,10 @@ def test_users_that_floats_merge_are_refused(users):
     refuses(ValueError, "large floats", interactions_from_pairs, users, ["tea"] * 2, items=ITEMS)
 
 
-def test_values_that_are_no_numbers_are_not_quoted():
+@pytest.mark.parametrize("value", ["secret", 10**400])
+def test_values_that_are_no_numbers_are_not_quoted(value):
     with pytest.raises(ValueError, match="must hold numbers") as caught:
-        interactions_from_pairs([1], ["tea"], items=ITEMS, values=["secret"])
+        interactions_from_pairs([1], ["tea"], items=ITEMS, values=[value])
     assert caught.value.__context__ is None and "secret" not in str(caught.value)
 
 

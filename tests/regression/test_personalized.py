@@ -22,7 +22,7 @@ from skdp.model_selection import WithinGroupKFold
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.ledger import PrivacyLedger
 from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor, _personalized_base
-from skdp.regression._personalized_base import within_bounds
+from skdp.regression._personalized_base import positions, within_bounds
 from skdp.solvers.local_fits import LOSSES, RidgePath
 from skdp.solvers.personalization import PENALTIES, View, scaling_of
 from skdp.solvers.scaling import Scaling
@@ -509,6 +509,16 @@ def test_unknown_users_get_the_global_model():
 )
 def test_bad_user_labels(groups, match):
     assert_refused(DPPersonalizedRegressor(), match, SMALL.X, SMALL.y, groups=groups)
+
+
+@pytest.mark.parametrize("known", [np.array(["a"]), np.array([1]), np.array([b"a"])])
+@pytest.mark.parametrize("asked", [np.array(["b"]), np.array([2.0]), np.array([b"b"])])
+def test_users_of_another_type_are_refused(known, asked):
+    """Else known users would get the model of unknown ones."""
+    if (known.dtype.kind, asked.dtype.kind) in (("U", "U"), ("i", "f"), ("S", "S")):
+        assert not positions(known, asked)[1].any()
+    else:
+        refuses(ValueError, "must have one type", positions, known, asked)
 
 
 @pytest.mark.deep

@@ -126,6 +126,8 @@ def test_triplets_of_flipped_cells(shape, small, monkeypatch):
     assert found[:3] == pytest.approx(values, abs=0.1 * values[0])
     nothing = one_shot.FlippedMatrix(flipped(np.zeros(shape)), one_shot.flip_deviation(1.0))
     assert np.array_equal(one_shot.singular_triplets(nothing, 4)[1], np.zeros(4))
+    empty = one_shot.FlippedMatrix(sp.csr_array(shape), 0.0)
+    assert np.array_equal(one_shot.singular_triplets(empty, 4)[1], np.zeros(4))
     assert np.linalg.norm(Z[:, :3].T @ V) ** 2 > 2.0
     assert W.shape == (shape[0], 5)
     assert noisy.square_sum() == pytest.approx(R.sum(), abs=6 * math.sqrt(R.size))

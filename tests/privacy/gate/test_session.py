@@ -235,6 +235,15 @@ def test_the_receipt_adds_up():
     refuses(PrivacyError, "more was granted", half.spent)
 
 
+@pytest.mark.parametrize(("epsilon", "delta"), [(1e-6, 0.999), (1e-8, 0.5), (1e-10, 1e-4)])
+def test_a_tiny_epsilon_has_a_receipt(epsilon, delta):
+    """The last bit of mu moves it by more than its own last bits."""
+    gate = session(epsilon=epsilon, delta=delta)
+    for share in (0.3, 0.3, 0.4):
+        gate.release(constant(VECTOR), share)
+    assert 0.99 * epsilon < gate.spent().epsilon <= epsilon
+
+
 @pytest.mark.parametrize(("delta", "kind"), [(0.0, "pure"), (1e-6, "gaussian")])
 def test_what_is_left_out_is_paid_all_the_same(delta, kind):
     gate = session(delta=delta)
