@@ -129,6 +129,13 @@ def test_only_positive_entries_are_interactions():
     np.testing.assert_allclose(moment * 2**0.5, [[0, 0, 0], [0, 0, 1], [0, 1, 0]], atol=1e-12)
 
 
+def test_factors_of_ratings_are_those_of_capped_ratings(rng):
+    R = rng.exponential(2.0, (50, 6))
+    found = rows("add_remove", 3.0)(R).moment(KEPT, 1, POPULAR).answer(0.0)
+    expected = pairs(np.minimum(R, 3.0)[:, KEPT]).moment(POPULAR).answer(0.0)
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
 # -- pairs of items in one history -----------------------------------------------------------------
 
 
