@@ -126,7 +126,7 @@ _FLOOR = 2.0**-6  # smallest size of a tangent part, relative to the norm: sums 
 def _masked(units: FloatArray, residuals: FloatArray, sizes: FloatArray, bias: float) -> Pair:
     if bias:
         sizes = np.hypot(sizes, bias) * (1 + 1e-12)
-    return np.where(units > 0, residuals, 0.0), np.where(units > 0, sizes, 0.0)
+    return np.where(units > 0, residuals, 0.0), sizes
 
 
 def _lengths_of(columns: Columns, center: float | None, bias: float) -> Pair:
@@ -283,7 +283,7 @@ class ClippedSum(PrivateQuery):
 
     @property
     def _lengths(self) -> Lengths:
-        if self._of_rows or self._matrix is None:
+        if self._matrix is None:
             center = None if self._of_rows else self.query.center
             return partial(_lengths_of, center=center, bias=self.query.bias)
         return itemgetter("residuals", "sizes")

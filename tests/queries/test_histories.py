@@ -131,9 +131,11 @@ def test_only_positive_entries_are_interactions():
 
 def test_factors_of_ratings_are_those_of_capped_ratings(rng):
     R = rng.exponential(2.0, (50, 6))
-    found = rows("add_remove", 3.0)(R).moment(KEPT, 1, POPULAR).answer(0.0)
-    expected = pairs(np.minimum(R, 3.0)[:, KEPT]).moment(POPULAR).answer(0.0)
-    np.testing.assert_allclose(found, expected, atol=1e-9)
+    found = rows("add_remove", 3.0)(R).moment(KEPT, 1, POPULAR)
+    expected = pairs(np.minimum(R, 3.0)[:, KEPT]).moment(POPULAR)
+    np.testing.assert_allclose(found.answer(0.0), expected.answer(0.0), atol=1e-9)
+    # Two maps and a mean of both triangles, each of 4 x 4 floors; and the root of 4 for each map.
+    assert found.bound.slack == 5.0 * 4 > 2 * (4 + 2) + 4
 
 
 # -- pairs of items in one history -----------------------------------------------------------------
@@ -192,9 +194,9 @@ def test_no_row_of_pairs_adds_more_than_one(step, kind):
 
 
 @pytest.mark.parametrize("step", [0.0, 1e-9])
-def test_what_is_released_is_the_projected_sum_of_the_pairs(step):
+def test_what_is_released_is_the_projected_sum_of_the_pairs(step, monkeypatch):
     """By the definition, in floats."""
-    rng, v = np.random.default_rng(2), popular(30)
+    rng, v = np.random.default_rng(2), np.append(popular(29), 0.0)
     X = (rng.random((50, 30)) < 0.2).astype(float)
     P, expected = np.eye(30) - np.outer(v, v), np.zeros((30, 30))
     for x in X:
@@ -203,6 +205,8 @@ def test_what_is_released_is_the_projected_sum_of_the_pairs(step):
         expected += P @ A @ P / (size or 1.0)
     found = pairs(X).moment(v).answer(step) * (step or 1.0)
     np.testing.assert_allclose(found, expected, atol=2e-3)
+    monkeypatch.setattr("skdp.queries.interactions.BLOCK", 128)  # it is projected in many bands
+    np.testing.assert_array_equal(pairs(X).moment(v).answer(step) * (step or 1.0), found)
 
 
 def test_directions_that_fit_nothing_are_refused():

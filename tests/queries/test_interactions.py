@@ -148,6 +148,7 @@ def test_kept_columns_are_normalised_by_what_is_kept():
     query = InteractionQuery(rows({0, 1, 2}), degree_floor=1, adjacency="add_remove")
     kept = query.columns(np.array([0, 5]))
     assert np.array_equal(kept.gram().answer(0.0), [[1.0, 0.0], [0.0, 0.0]])
+    assert np.array_equal(query.columns(np.array([2, 5, 0])).cells().answer(1.0), [0, 2])  # sorted
     again = kept.columns(np.array([1, 0])).columns(np.array([0]))  # of what was kept before
     assert np.array_equal(again.gram().answer(0.0), [[0.0]])
 
