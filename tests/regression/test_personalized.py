@@ -478,7 +478,16 @@ def test_large_ids_in_a_user_column_stay_apart():
     assert len(model._private["users"]) == 10
 
 
-def test_unknown_users_get_the_global_model():
+def test_ids_that_look_equal_as_floats_are_not_known():
+    """Of integers beyond 2**53, whichever side has floats."""
+    known = np.array([7, 2**53, 2**60])
+    for labels in (np.array([7.0, 2.0**53, 2.0**60]), known):
+        users = known if labels.dtype == float else known.astype(float)
+        assert _personalized_base.positions(users, labels)[1].tolist() == [True, False, False]
+        assert _personalized_base.positions(labels, labels)[1].all()
+
+
+def test_unknown_users_get_the_global_model(monkeypatch):
     model = seeded()
     refuses(ValueError, "one type, in fit", model.predict, SMALL.X, SMALL.groups.astype(str))
     expected = SMALL.X @ model.global_coef_ + model.global_intercept_
@@ -489,6 +498,7 @@ def test_unknown_users_get_the_global_model():
     whole = model.predict(SMALL.X, mixed)
     assert np.allclose(whole[rows], model.predict(SMALL.X[rows], SMALL.groups[rows]))
     assert np.allclose(whole[~rows], expected[~rows])
+    monkeypatch.setattr(_personalized_base, "BLOCK", 50)  # ten rows at once
     assert np.allclose(model.predict(sp.csr_array(SMALL.X), mixed), whole)
 
 
