@@ -62,7 +62,7 @@ def centred(columns: Columns, center: float) -> FloatArray:
 
 
 def _surveyed(block: Zipped, form: Form, means: Means | None = None) -> tuple[FloatArray, ...]:
-    """Return unit, norm and target of each record, all 0 for records that contribute nothing.
+    """Return unit, norm and target of each record; the unit is 0 if it contributes nothing.
 
     The public `means`, if any, are subtracted from the target.
     """
@@ -70,8 +70,7 @@ def _surveyed(block: Zipped, form: Form, means: Means | None = None) -> tuple[Fl
     y = block.columns["y"]
     y = y if means is None else y - of_means(block, *means)
     good = np.abs(np.nan_to_num(y, nan=np.inf)) < LARGEST_RECORD
-    units = np.where(good, units, 0.0)
-    return units, np.where(good, norms, 0.0), np.where(units > 0, y, 0.0)
+    return np.where(good, units, 0.0), norms, y
 
 
 def _sizes_of_moments(block: Zipped, form: Form) -> tuple[FloatArray]:
@@ -171,7 +170,7 @@ def _weights(columns: Columns, lengths: Lengths, level: float, unit: float) -> F
     residuals, sizes = lengths(columns)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         shrink = np.minimum(1.0, level * BELOW / (np.abs(residuals) * sizes))
-    return np.where(residuals == 0, 0.0, residuals * shrink) / unit
+    return residuals * shrink / unit
 
 
 def _sum(block: Zipped, form: Form, weights: Weights, bias: float, exact: bool) -> FloatArray:

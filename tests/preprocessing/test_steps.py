@@ -12,6 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from skdp.exceptions import UtilityWarning
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
+from skdp.preprocessing._steps import Standardisation
 from skdp.testing import seeded_entropy
 from tools.outcomes import assert_refused, messages_of, refuses
 
@@ -52,6 +53,13 @@ def test_neither_layout_nor_other_rows_change_a_bit(step, d, dtype):
     for n in (1, 2, 40):
         rows = np.asfortranarray(X[:n])
         np.testing.assert_array_equal(step.transform(rows), expected[:n])
+
+
+def test_what_is_beyond_the_floats_of_a_dtype_is_its_largest_number():
+    scaled = Standardisation((np.array([-1e30]), np.array([1e30])), None, np.array([1e-20]))
+    for form in (np.asarray, sp.csr_array):
+        found = scaled(form(np.array([[1e30]], np.float32)))
+        assert found.dtype == np.float32 and found[0, 0] == np.finfo(np.float32).max
 
 
 def test_entries_that_come_twice_are_one():
@@ -118,6 +126,8 @@ def test_bad_bounds_are_refused_in_one_way(bounds):
 
 def test_bounds_that_do_not_fit_the_columns():
     refuses(ValueError, r"for 3 columns", PublicScaler([(0, 1), (0, 2)]).fit, X)
+    for step in (PublicScaler(), RowClipper()):
+        refuses(ValueError, "is expecting 3 features", step.fit(X).transform, X[:, :2])
     with pytest.raises(ValueError, match=r"Without bounds: \['income'\]; not in X: \['wage'\]"):
         PublicScaler({"age": (0, 1), "balance": (0, 1), "wage": (0, 1)}).fit(FRAME)
     refuses(ValueError, "X has no column names", PublicScaler({"age": (0, 1)}).fit, X)

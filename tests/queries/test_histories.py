@@ -227,7 +227,8 @@ def test_rows_of_pairs_count_by_themselves():
     check_order_invariance(pairs, "moment", popular(30), data=X)
 
 
-def test_a_single_item_and_an_empty_row_add_nothing():
-    X = np.zeros((2, 5))
+def test_a_single_item_a_bad_row_and_an_empty_row_add_nothing():
+    X = np.zeros((4, 5))
     X[0, 3] = 7.0
+    X[1:3, :2] = [[np.inf, 1.0], [np.nan, 1.0]]
     assert not pairs(X).moment(popular(5)).answer(1e-6).any()
