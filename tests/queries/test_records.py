@@ -427,7 +427,8 @@ def test_what_is_public_of_the_label_unit_alone():
     withheld = query("dense", data, y, "label", "add_remove")
     assert withheld.n_rows == 5
     refuses(ValueError, "public", withheld.count)
-    y = np.array([-2.0, np.nan, 0.9, -1.5, np.nan])
+    y = np.array([-2.0, np.nan, 0.9, -1.5, -1.5])
+    data[0][4] = np.nan  # a record that contributes nothing has no target either
     for targets, rank in ((y, -0.5), (np.full(5, np.nan), 0.0)):  # one of three is within 1 of 0.3
         q = query("dense", data, targets, "label", "add_remove", bias=0.8)
         assert q.kept_below(1.0).answer(0.0) == rank
