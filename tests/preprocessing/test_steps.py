@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from skdp.exceptions import UtilityWarning
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
-from skdp.preprocessing._steps import Standardisation
+from skdp.preprocessing._steps import Standardisation, around_zero
 from skdp.testing import seeded_entropy
 from tools.outcomes import assert_refused, messages_of, refuses
 
@@ -122,6 +122,11 @@ BAD = [
 def test_bad_bounds_are_refused_in_one_way(bounds):
     for act in (PublicScaler(bounds).fit, PublicScaler(bounds).transform):
         refuses(ValueError, r"The 'bounds' parameter of PublicScaler must be a pair", act, FRAME)
+
+
+def test_a_column_below_zero_stays_below_zero():
+    found = PublicScaler((-5.0, 0.0)).transform([[-9.0], [-5.0], [-2.5], [0.0], [3.0]])
+    assert found.ravel().tolist() == [-1.0, -1.0, -0.5, 0.0, 0.0]
 
 
 def test_bounds_that_do_not_fit_the_columns():
@@ -258,6 +263,8 @@ def test_sparse_rows_are_scaled_as_dense_ones(kind, bounds, adjacency, rng):
 
 def test_zeros_that_are_not_stored_stay_zeros():
     """A learnt range is widened to 0, a public one without 0 is refused before it is paid."""
+    wider = around_zero(np.array([-5.0, 5.0, 1.0]), np.array([1.0, 1.0, 2.0]))
+    np.testing.assert_allclose(wider, [[-3.0, 3.0, 1.0], [3.0, 3.0, 2.0]])
     S = sp.csr_array(np.random.default_rng(0).uniform(5.0, 6.0, (3000, 3)))  # all is stored
     scaler = DPStandardScaler(with_mean=False, epsilon=4.0).fit(S)
     assert np.all(scaler.feature_bounds_[0] <= 0)

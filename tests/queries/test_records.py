@@ -238,6 +238,9 @@ def test_moments_of_records_without_a_common_direction_attain_their_bound(form, 
 
 @pytest.mark.parametrize(("form", "unit"), [("dense", 1.99), ("factors", 3.46)])
 def test_all_numbers_of_a_record_may_be_rounded_up(form, unit):
+    halves = np.full((1, D1), 2049.5)  # of a factor in 12 bits
+    Z, _, units, margin = FactoredRecords((D1, D2))._integers(halves, 0)
+    assert np.linalg.norm(halves / units - Z) == margin
     ones = (np.ones((1, D1)), np.ones((1, D2))), np.ones(1)
     make = asked(lambda q: q.measurement_covariance_moments(P), form)
     assert 0.85 < change(make, ones, (NONE, np.zeros(0)), unit**2) <= 1
