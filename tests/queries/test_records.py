@@ -507,7 +507,7 @@ def reference(X, y, C, bias, intercept):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("bias", [0.7, 0.0])
-@pytest.mark.parametrize("form", ["whitened", *(set(FORMS) - {"whitened"})])
+@pytest.mark.parametrize("form", FORMS[4:] + FORMS[:4])
 def test_matches_the_float_computation(form, bias, monkeypatch, rng):
     A, B = rng.standard_normal((500, D1)), rng.standard_normal((500, D2))
     y = rng.standard_normal(500)
