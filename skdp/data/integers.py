@@ -302,9 +302,9 @@ def off_grid(grid: FloatArray) -> FloatArray:
     return np.asarray(grid * 2.0**-GRID_BITS)
 
 
-def reduced(values: FloatArray, scale: float | FloatArray = 1.0) -> FloatArray:
-    """Round exact products with a grid (times powers of two) to integers, in place."""
-    values *= scale * 2.0**-GRID_BITS
+def reduced(values: FloatArray) -> FloatArray:
+    """Round exact products with a grid to integers, in place."""
+    values *= 2.0**-GRID_BITS
     return rint(values)
 
 
@@ -476,7 +476,7 @@ def clipped(values: FloatArray, level: float) -> FloatArray:
     shape = values / safe[:, None]
     norms = np.sqrt((shape * shape).sum(axis=1))  # of entries at most 1: nothing overflows
     with np.errstate(over="ignore", divide="ignore"):
-        factors = np.where(largest > 0, np.minimum(level / np.maximum(norms, 1e-300), safe), 0.0)
+        factors = np.minimum(level / np.maximum(norms, 1e-300), safe)
     return np.asarray(shape * factors[:, None])
 
 

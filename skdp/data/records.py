@@ -141,8 +141,7 @@ class DenseRecords:
             Y = reduced(self._left(W1, Z))
             Z = reduced(np.matmul(Y.reshape(-1, d2), W2, out=Z.reshape(-1, d2))).reshape(len(Z), -1)
             margin *= 2
-        norms = units * np.sqrt(row_squares(Z)) * LOOSE + units * margin
-        return units, np.where(units > 0, norms, 0.0)
+        return units, units * np.sqrt(row_squares(Z)) * LOOSE + units * margin
 
     def tangent(self, block: Zipped, frame: Frame) -> Pair:
         """Return an upper bound of ||P_T X|| and <X, M> of each record.
@@ -493,9 +492,7 @@ class MixedRecords(DenseRecords):
         """Return units and upper bounds of the norms of A x; 0 for what adds nothing."""
         size = math.prod(self.shape)
         units, Z = self.integers(block)
-        Y = self._mixed(Z)
-        norms = units * (np.sqrt(row_squares(Y)) * LOOSE + math.sqrt(size))
-        return units, np.where(units > 0, norms, 0.0)
+        return units, units * (np.sqrt(row_squares(self._mixed(Z))) * LOOSE + math.sqrt(size))
 
     def tangent(self, block: Zipped, frame: Frame) -> Pair:
         """Return an upper bound of ||P_T A x|| and <x, M> of each record.

@@ -272,7 +272,7 @@ class Standardisation(NamedTuple):
 
 def around_zero(center, size):
     """Widen intervals until 0 lies in them."""
-    beyond = np.maximum(np.abs(center) - size, 0.0)  # how far 0 is from the nearer end
+    beyond = np.abs(center) - size  # how far 0 is from the nearer end, if it is outside
     half = np.where(beyond > 0, beyond / 2, 0.0)
     return center - np.sign(center) * half, size + half * (1 + 2.0**-40)
 

@@ -34,7 +34,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp._limits import ROUNDING, WIDER, FloatArray
-from skdp.data.blocks import dense, entrywise, without_duplicates
+from skdp.data.blocks import dense, entrywise, scale_rows, without_duplicates
 from skdp.data.factorisations import of_public
 from skdp.data.integers import (
     digit_bits,
@@ -140,16 +140,17 @@ class MatrixUnit:
         return self.alpha * _DUALS[self.kind.dual](X) if order == 2 else math.inf
 
     def core(self, U: FloatArray, X: FloatArray, order: int = 2) -> float:
-        """Largest norm of the change of U'A X: one entry gives a rank-one matrix."""
+        """Largest norm of the change of U'A X: one entry gives a rank-one matrix.
+
+        The change of A X is multiplied by U', or that of A'U by X: no side is always shorter.
+        """
         if self.kind.single and (order == 1 or not self.kind.pair):
             first = [largest_two(_row_norms(side, order))[0] for side in (U, X)]
             return self.alpha * first[0] * first[1] * (2 if self.kind.pair else 1)
         if order != 2:
             return math.inf
-        change = self.product(X) * _DUALS["spectral"](U)
-        if self.kind.dual != "frobenius":
-            return change
-        return min(change, self.product(U) * _DUALS["spectral"](X))  # either may be smaller
+        spectral = _DUALS["spectral"]
+        return min(self.product(X) * spectral(U), self.product(U) * spectral(X))
 
     def ritz(self, X: FloatArray, order: int = 2, error: float = 0.0) -> float:
         """Largest norm of the change of X'A X, for a symmetric A (without loops: edges).
@@ -567,8 +568,7 @@ class EntryRowQuery(PrivateQuery):
 
     def _clipped_rows(self) -> Any:
         scale = np.minimum(1.0, self.clip_norm / np.maximum(self._norms(), 1e-300))
-        A = self._rows()
-        return sp.diags_array(scale) @ A if sp.issparse(A) else A * scale[:, None]
+        return scale_rows(self._rows(), scale)
 
     def _error(self) -> float:
         """Bound the float error of A'A in two neighbours."""

@@ -45,14 +45,13 @@ def gram_change(n_items: int, degree_floor: int, adjacency: str) -> float:
 
     add_remove: with d items after adding one, (2d - 1)/d0^2 while d <= d0 (one new row and column
     of 1/d0), and 2/d beyond it (1/d^2 + 2(d-1)/d^2 + the (d-1)^2 entries that fall from 1/(d-1)
-    to 1/d). replace: d - 1 pairs leave and enter next to two diagonal entries, each
-    1/max(d, d0): sqrt(2 (2d - 1))/max(d, d0), largest at d = d0.
+    to 1/d), which is no more than at d = d0. replace: d - 1 pairs leave and enter next to two
+    diagonal entries, each 1/max(d, d0): sqrt(2 (2d - 1))/max(d, d0), largest at d = d0.
     """
     d0 = degree_floor
     if adjacency == "replace":
         return math.sqrt(2 * (2 * d0 - 1)) / d0
-    d = np.arange(1, n_items + 1, dtype=np.float64)
-    return math.sqrt(float(np.where(d <= d0, (2 * d - 1) / d0**2, 2.0 / d).max()))
+    return math.sqrt(2 * min(d0, n_items) - 1) / d0
 
 
 def pair_change(degree_floor: int, adjacency: str) -> float:
@@ -71,7 +70,8 @@ def product_change(X: FloatArray, degree_floor: int, adjacency: str) -> float:
 
     add_remove, with m the sum of the rows of X over the d - 1 other items: beyond the floor the new
     row is (m + X_k)/d and the others lose m/(d(d-1)) and gain X_k/d: in total
-    ||X_k||^2/d + ||m||^2/(d(d-1)); under the floor (||m + X_k||^2 + (d-1) ||X_k||^2)/d0^2.
+    ||X_k||^2/d + ||m||^2/(d(d-1)); under the floor (||m + X_k||^2 + (d-1) ||X_k||^2)/d0^2, which
+    grows with d and is the larger one at the floor, as bounds of sums of j rows grow at most as j.
     replace (item k for l, m the sum over the d - 1 kept items, s = X_k + X_l, t = X_l - X_k): the
     change has squared norm (2 ||m||^2 + 2 m.s + s^2/2 + (d - 1/2) t^2)/max(d, d0)^2, where
     s^2 + t^2 = 2 (||X_k||^2 + ||X_l||^2); the worst s is m/(d - 1).
@@ -89,10 +89,8 @@ def product_change(X: FloatArray, degree_floor: int, adjacency: str) -> float:
         swaps = (2 + 1 / (d - 1)) * longest[1:n] ** 2 + (2 * d - 1) * pair
         squares = np.append(swaps / np.maximum(d, d0) ** 2, pair / d0**2)
         return min(math.sqrt(float(squares.max())), cap)
-    d = np.arange(1, n + 1, dtype=np.float64)
-    beyond = first**2 / d + longest[:-1] ** 2 / (d * np.maximum(d - 1, 1))
-    under = ((d - 1) * first**2 + longest[1:] ** 2) / d0**2
-    return min(math.sqrt(float(np.where(d > d0, beyond, under).max())), cap)
+    most = min(d0, n)
+    return min(math.sqrt((most - 1) * first**2 + float(longest[most]) ** 2) / d0, cap)
 
 
 class InteractionQuery(PrivateQuery):
@@ -182,7 +180,7 @@ class InteractionQuery(PrivateQuery):
         return rounded_release(
             "item_counts", (n,), math.sqrt(self._units),
             2 * (m + 4) * ROUNDING * m * math.sqrt(floor), weighted,
-            l1=2.0 if self.adjacency == "replace" else max(beyond, 1.0),
+            l1=2.0 if self.adjacency == "replace" else beyond,
         )  # fmt: skip
 
     def cells(self) -> Bounded:

@@ -151,7 +151,7 @@ def _cell(block: Block, frame: Frame, side: int, outside: int) -> NDArray[np.int
     s, group = _valid_rows(block)
     w = frame(s)
     inside = (np.abs(w) <= 1).all(axis=1)
-    at = np.clip(np.floor((w + 1) * (side / 2)), 0, side - 1).astype(np.intp)
+    at = np.clip((w + 1) * (side / 2), 0, side - 1).astype(np.intp)  # rounded down
     return np.where(inside, (group * side + at[:, 0]) * side + at[:, 1], outside)
 
 

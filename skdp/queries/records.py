@@ -62,7 +62,7 @@ def centred(columns: Columns, center: float) -> FloatArray:
 
 
 def _surveyed(block: Zipped, form: Form, means: Means | None = None) -> tuple[FloatArray, ...]:
-    """Return unit, norm and target of each record, all 0 for records that contribute nothing.
+    """Return unit, norm and target of each record; the unit is 0 if it contributes nothing.
 
     The public `means`, if any, are subtracted from the target.
     """
@@ -70,8 +70,7 @@ def _surveyed(block: Zipped, form: Form, means: Means | None = None) -> tuple[Fl
     y = block.columns["y"]
     y = y if means is None else y - of_means(block, *means)
     good = np.abs(np.nan_to_num(y, nan=np.inf)) < LARGEST_RECORD
-    units = np.where(good, units, 0.0)
-    return units, np.where(good, norms, 0.0), np.where(units > 0, y, 0.0)
+    return np.where(good, units, 0.0), norms, y
 
 
 def _sizes_of_moments(block: Zipped, form: Form) -> tuple[FloatArray]:
@@ -126,7 +125,7 @@ _FLOOR = 2.0**-6  # smallest size of a tangent part, relative to the norm: sums 
 def _masked(units: FloatArray, residuals: FloatArray, sizes: FloatArray, bias: float) -> Pair:
     if bias:
         sizes = np.hypot(sizes, bias) * (1 + 1e-12)
-    return np.where(units > 0, residuals, 0.0), np.where(units > 0, sizes, 0.0)
+    return np.where(units > 0, residuals, 0.0), sizes
 
 
 def _lengths_of(columns: Columns, center: float | None, bias: float) -> Pair:
@@ -171,7 +170,7 @@ def _weights(columns: Columns, lengths: Lengths, level: float, unit: float) -> F
     residuals, sizes = lengths(columns)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         shrink = np.minimum(1.0, level * BELOW / (np.abs(residuals) * sizes))
-    return np.where(residuals == 0, 0.0, residuals * shrink) / unit
+    return residuals * shrink / unit
 
 
 def _sum(block: Zipped, form: Form, weights: Weights, bias: float, exact: bool) -> FloatArray:
@@ -283,7 +282,7 @@ class ClippedSum(PrivateQuery):
 
     @property
     def _lengths(self) -> Lengths:
-        if self._of_rows or self._matrix is None:
+        if self._matrix is None:
             center = None if self._of_rows else self.query.center
             return partial(_lengths_of, center=center, bias=self.query.bias)
         return itemgetter("residuals", "sizes")

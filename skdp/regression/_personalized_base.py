@@ -52,7 +52,7 @@ def positions(known, labels):
         )
     index = np.minimum(np.searchsorted(known, labels), len(known) - 1)
     found = known[index] == labels
-    if (known.dtype.kind == "f") != (labels.dtype.kind == "f") and known.dtype.kind not in "US":
+    if (known.dtype.kind == "f") != (labels.dtype.kind == "f"):
         found &= np.abs(labels.astype(np.float64)) < 2.0**53  # beyond, two ids look equal
     return index, found
 

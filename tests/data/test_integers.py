@@ -134,11 +134,14 @@ def test_integer_factors_are_exactly_bounded(step, rng):
     for p, d in ((2, 1), (2, 4), (6, 5), (4, 30), (10, 2)):
         F = rng.standard_normal((30, p, d)) * 10.0 ** rng.uniform(-9, 9, (30, 1, 1))
         F[2] = 0
+        F[4, 0, 0], F[5] = -np.inf, -1e200  # the largest entry may be a negative one
+        F[6] = 1e-200 * (np.arange(p * d) == 0).reshape(p, d)
         F[3] = F[3, :1, :1]  # at (2, 4) and 0.3 all entries are rounded up, whatever shrinks them
         for Z in integers.unit_factors(F, step):
             rows = [[int(z) for z in row] for row in Z]
             G = [[sum(a * b for a, b in zip(r, s, strict=True)) for s in rows] for r in rows]
             assert sum(entry**2 for row in G for entry in row) <= 1 / step**2
+        assert integers.unit_factors(F, step)[6, 0, 0] > 0  # however small the user's rows are
 
 
 # -- wide integers in digits: the same numbers as Python's integers --------------------------------

@@ -12,6 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from skdp.exceptions import UtilityWarning
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
+from skdp.preprocessing._steps import Standardisation, around_zero
 from skdp.testing import seeded_entropy
 from tools.outcomes import assert_refused, messages_of, refuses
 
@@ -52,6 +53,13 @@ def test_neither_layout_nor_other_rows_change_a_bit(step, d, dtype):
     for n in (1, 2, 40):
         rows = np.asfortranarray(X[:n])
         np.testing.assert_array_equal(step.transform(rows), expected[:n])
+
+
+def test_what_is_beyond_the_floats_of_a_dtype_is_its_largest_number():
+    scaled = Standardisation((np.array([-1e30]), np.array([1e30])), None, np.array([1e-20]))
+    for form in (np.asarray, sp.csr_array):
+        found = scaled(form(np.array([[1e30]], np.float32)))
+        assert found.dtype == np.float32 and found[0, 0] == np.finfo(np.float32).max
 
 
 def test_entries_that_come_twice_are_one():
@@ -116,8 +124,15 @@ def test_bad_bounds_are_refused_in_one_way(bounds):
         refuses(ValueError, r"The 'bounds' parameter of PublicScaler must be a pair", act, FRAME)
 
 
+def test_a_column_below_zero_stays_below_zero():
+    found = PublicScaler((-5.0, 0.0)).transform([[-9.0], [-5.0], [-2.5], [0.0], [3.0]])
+    assert found.ravel().tolist() == [-1.0, -1.0, -0.5, 0.0, 0.0]
+
+
 def test_bounds_that_do_not_fit_the_columns():
     refuses(ValueError, r"for 3 columns", PublicScaler([(0, 1), (0, 2)]).fit, X)
+    for step in (PublicScaler(), RowClipper()):
+        refuses(ValueError, "is expecting 3 features", step.fit(X).transform, X[:, :2])
     with pytest.raises(ValueError, match=r"Without bounds: \['income'\]; not in X: \['wage'\]"):
         PublicScaler({"age": (0, 1), "balance": (0, 1), "wage": (0, 1)}).fit(FRAME)
     refuses(ValueError, "X has no column names", PublicScaler({"age": (0, 1)}).fit, X)
@@ -248,6 +263,8 @@ def test_sparse_rows_are_scaled_as_dense_ones(kind, bounds, adjacency, rng):
 
 def test_zeros_that_are_not_stored_stay_zeros():
     """A learnt range is widened to 0, a public one without 0 is refused before it is paid."""
+    wider = around_zero(np.array([-5.0, 5.0, 1.0]), np.array([1.0, 1.0, 2.0]))
+    np.testing.assert_allclose(wider, [[-3.0, 3.0, 1.0], [3.0, 3.0, 2.0]])
     S = sp.csr_array(np.random.default_rng(0).uniform(5.0, 6.0, (3000, 3)))  # all is stored
     scaler = DPStandardScaler(with_mean=False, epsilon=4.0).fit(S)
     assert np.all(scaler.feature_bounds_[0] <= 0)

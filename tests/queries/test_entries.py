@@ -29,7 +29,7 @@ MATRICES = {
 LEFT = 1.7 * np.linalg.qr(RNG.standard_normal((M, K)))[0]
 UNITS = [
     MatrixUnit("entry", "add_remove", -0.5, 2.0),
-    MatrixUnit("entry", "replace", -0.5, 2.0),
+    MatrixUnit("entry", "replace", -2.0, 0.5),
     MatrixUnit("edge", "add_remove", 0.0, 1.0),
     MatrixUnit("edge", "replace", -1.0, 3.0),
 ]
@@ -76,6 +76,8 @@ def test_products_whole_and_core(unit):
             assert 0.95 <= both <= 1.0
     worst = worst_ratio(unit, all_pairs(unit), lambda q: q.square_sum())[0]
     assert (0.95 if unit.adjacency == "add_remove" else 0.0) <= worst <= 1.0
+    # The largest change lies between one step and two, and is rounded up.
+    assert max(worst_ratio(unit, all_pairs(unit), lambda q: q.whole(), 0.65 * unit.alpha)) <= 1.0
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
@@ -139,9 +141,12 @@ def test_both_sums_of_the_spread_move_by_one_at_most(name, adjacency):
 
 
 def test_cells_are_the_places_of_the_ones():
-    A = (RNG.random((M, N)) < 0.4) * 3.0
-    entries = EntryQuery(A, MatrixUnit("entry", high=3.0)).cells(5).answer(1.0)
-    assert np.array_equal(entries, np.flatnonzero(A))
+    """Sorted, whatever the storage is; others are ones as often as their size says."""
+    A, unit = (RNG.random((M, N)) < 0.4) * 3.0, MatrixUnit("entry", high=3.0)
+    for form in (np.asarray, sp.csc_array):
+        assert np.array_equal(EntryQuery(form(A), unit).cells(5).answer(1.0), np.flatnonzero(A))
+    ones = EntryQuery(np.full((60, 60), 0.6), unit).cells(5).answer(1.0).size
+    assert abs(ones - 720) < 6 * 24  # a fifth of them, and the standard deviation is 24
     graph = np.triu(RNG.random((N, N)) < 0.4, 1) * 1.0
     pairs = EntryQuery(graph, MatrixUnit("edge")).cells(5).answer(1.0)
     assert np.array_equal(pairs, np.flatnonzero(graph[np.triu_indices(N, 1)]))
@@ -192,6 +197,15 @@ def test_rows_of_entries_hold_their_bounds(name, adjacency):
         entry_bounds=(-0.5, 2.0), max_starts=starts, n_climb=climb,
     )  # fmt: skip
     assert report.ratio > least
+
+
+def test_kept_columns_of_entries_are_clipped_after_the_selection():
+    A = RNG.uniform(0.0, 1.0, (M, N))
+    query = EntryRowQuery(A, MatrixUnit("entry")).columns(np.array([5, 1, 3])).clipped(0.8)
+    gram = query.columns(np.array([1, 2])).gram()  # of what was kept before
+    rows = A[:, [1, 3]]
+    rows = rows * np.minimum(1.0, 0.8 / np.linalg.norm(rows, axis=1))[:, None]
+    assert gram.bound.shape == (2, 2) and np.allclose(gram.answer(0.0), rows.T @ rows)
 
 
 # -- changes by a contract, of a norm or of entries, with entries of any size --------------------
@@ -268,7 +282,8 @@ def test_products_hold_their_bounds_and_attain_them(name, public, sensitivity):
         worst_ratio(unit, transposed, lambda q: q.left(X), step),
     ]
     if name not in SQUARE:
-        found.append(worst_ratio(unit, pairs, lambda q: q.core(LEFT, X), step))
+        for U in (LEFT, [0.1, 0.001] * LEFT):  # no side is always shorter
+            found.append(worst_ratio(unit, pairs, lambda q, U=U: q.core(U, X), step))
     for worst, worst_l1 in found:
         assert 0.95 <= worst <= 1.0
         assert (0.95 if name in ("entry_change", "edge_change") else 0.0) <= worst_l1 <= 1.0

@@ -129,6 +129,15 @@ def test_only_positive_entries_are_interactions():
     np.testing.assert_allclose(moment * 2**0.5, [[0, 0, 0], [0, 0, 1], [0, 1, 0]], atol=1e-12)
 
 
+def test_factors_of_ratings_are_those_of_capped_ratings(rng):
+    R = rng.exponential(2.0, (50, 6))
+    found = rows("add_remove", 3.0)(R).moment(KEPT, 1, POPULAR)
+    expected = pairs(np.minimum(R, 3.0)[:, KEPT]).moment(POPULAR)
+    np.testing.assert_allclose(found.answer(0.0), expected.answer(0.0), atol=1e-9)
+    # Two maps and a mean of both triangles, each of 4 x 4 floors; and the root of 4 for each map.
+    assert found.bound.slack == 5.0 * 4 > 2 * (4 + 2) + 4
+
+
 # -- pairs of items in one history -----------------------------------------------------------------
 
 
@@ -185,9 +194,9 @@ def test_no_row_of_pairs_adds_more_than_one(step, kind):
 
 
 @pytest.mark.parametrize("step", [0.0, 1e-9])
-def test_what_is_released_is_the_projected_sum_of_the_pairs(step):
+def test_what_is_released_is_the_projected_sum_of_the_pairs(step, monkeypatch):
     """By the definition, in floats."""
-    rng, v = np.random.default_rng(2), popular(30)
+    rng, v = np.random.default_rng(2), np.append(popular(29), 0.0)
     X = (rng.random((50, 30)) < 0.2).astype(float)
     P, expected = np.eye(30) - np.outer(v, v), np.zeros((30, 30))
     for x in X:
@@ -196,6 +205,8 @@ def test_what_is_released_is_the_projected_sum_of_the_pairs(step):
         expected += P @ A @ P / (size or 1.0)
     found = pairs(X).moment(v).answer(step) * (step or 1.0)
     np.testing.assert_allclose(found, expected, atol=2e-3)
+    monkeypatch.setattr("skdp.queries.interactions.BLOCK", 128)  # it is projected in many bands
+    np.testing.assert_array_equal(pairs(X).moment(v).answer(step) * (step or 1.0), found)
 
 
 def test_directions_that_fit_nothing_are_refused():
@@ -216,7 +227,8 @@ def test_rows_of_pairs_count_by_themselves():
     check_order_invariance(pairs, "moment", popular(30), data=X)
 
 
-def test_a_single_item_and_an_empty_row_add_nothing():
-    X = np.zeros((2, 5))
+def test_a_single_item_a_bad_row_and_an_empty_row_add_nothing():
+    X = np.zeros((4, 5))
     X[0, 3] = 7.0
+    X[1:3, :2] = [[np.inf, 1.0], [np.nan, 1.0]]
     assert not pairs(X).moment(popular(5)).answer(1e-6).any()

@@ -133,7 +133,8 @@ def test_under_a_floor_of_all_items_the_total_is_the_number_of_interactions(adja
 
 
 def test_degree_counts_what_is_there_once():
-    R = sp.csr_array((np.array([1.0, 1.0, 0.0, 3.0]), [1, 1, 2, 4], [0, 4]), shape=(1, N))
+    data = np.array([1.0, 1.0, 0.0, 3.0, np.nan])
+    R = sp.csr_array((data, [1, 1, 2, 4, 5], [0, 5]), shape=(1, N))
     R.has_canonical_format = True
     clean = rows({1, 4})
     first, *others = (
@@ -147,6 +148,9 @@ def test_kept_columns_are_normalised_by_what_is_kept():
     query = InteractionQuery(rows({0, 1, 2}), degree_floor=1, adjacency="add_remove")
     kept = query.columns(np.array([0, 5]))
     assert np.array_equal(kept.gram().answer(0.0), [[1.0, 0.0], [0.0, 0.0]])
+    assert np.array_equal(query.columns(np.array([2, 5, 0])).cells().answer(1.0), [0, 2])  # sorted
+    again = kept.columns(np.array([1, 0])).columns(np.array([0]))  # of what was kept before
+    assert np.array_equal(again.gram().answer(0.0), [[0.0]])
 
 
 @pytest.mark.parametrize("floor", [1.5, True, "2", None])

@@ -74,12 +74,13 @@ def test_no_row_changes_more_than_its_bound(name, public, adjacency, rng):
 def test_counts_equal_plain_counts():
     X = np.array([at(p) for p in [(-0.9, -0.9), (0.9, 0.9), (0.9, 0.9), (3.0, 0.0), (0.0, 0.0)]])
     X = np.vstack([X, np.full(3, np.nan), [0.0, np.inf, 0.0]])  # whose place is (inf, -inf)
-    numbers = [0, 1, 1, 0, -1, 1, 1]
+    X = np.vstack([X, [2.75, 0.0, -0.5625]])  # at (1, 1): the upper corner belongs to the last cell
+    numbers = [0, 1, 1, 0, -1, 1, 1, 0]
     for make in (np.asarray, sp.csr_array):
         cells = exact(query(make(X), numbers), "cells", (FRAME, 2))
-        assert cells.tolist() == [1, 0, 0, 0, 0, 0, 0, 2, 1]
-    assert exact(query(X, numbers), "class_counts", ()).tolist() == [2, 2]
-    assert exact(query(X), "class_counts", ()).tolist() == [5]
+        assert cells.tolist() == [1, 0, 0, 1, 0, 0, 0, 2, 1]
+    assert exact(query(X, numbers), "class_counts", ()).tolist() == [3, 2]
+    assert exact(query(X), "class_counts", ()).tolist() == [6]
 
 
 def test_moments_equal_plain_moments():

@@ -478,7 +478,18 @@ def test_large_ids_in_a_user_column_stay_apart():
     assert len(model._private["users"]) == 10
 
 
-def test_unknown_users_get_the_global_model():
+def test_ids_that_look_equal_as_floats_are_not_known():
+    """Of integers beyond 2**53, whichever side has floats."""
+    known = np.array([7, 2**53, 2**60])
+    for labels in (np.array([7.0, 2.0**53, 2.0**60]), known):
+        users = known if labels.dtype == float else known.astype(float)
+        assert _personalized_base.positions(users, labels)[1].tolist() == [True, False, False]
+        assert _personalized_base.positions(labels, labels)[1].all()
+    _personalized_base.same_kind(known, known.astype(np.uint32))
+    refuses(ValueError, "must have the type", _personalized_base.same_kind, known, known * 1.0)
+
+
+def test_unknown_users_get_the_global_model(monkeypatch):
     model = seeded()
     refuses(ValueError, "one type, in fit", model.predict, SMALL.X, SMALL.groups.astype(str))
     expected = SMALL.X @ model.global_coef_ + model.global_intercept_
@@ -489,7 +500,19 @@ def test_unknown_users_get_the_global_model():
     whole = model.predict(SMALL.X, mixed)
     assert np.allclose(whole[rows], model.predict(SMALL.X[rows], SMALL.groups[rows]))
     assert np.allclose(whole[~rows], expected[~rows])
+    monkeypatch.setattr(_personalized_base, "BLOCK", 50)  # ten rows at once
     assert np.allclose(model.predict(sp.csr_array(SMALL.X), mixed), whole)
+
+
+def test_rows_to_predict_are_folded_into_bounds_and_cut_where_those_of_the_user_end():
+    (X, _, users), model = SMALL.all, seeded()
+    model.global_coef_, far = np.ones(5), 1e3 * X
+    model.feature_bounds_ = np.array([[-3.0] * 5, [3.0] * 5])
+    near = within_bounds(far, model.feature_bounds_)
+    assert np.allclose(model.predict(far, users - 1000), near.sum(axis=1) + model.global_intercept_)
+    model.feature_bounds_ = np.array([[-np.inf] * 5, [np.inf] * 5])
+    cuts = model._private["heads"][users][:, -10:].reshape(-1, 2, 5).swapaxes(0, 1)
+    assert np.allclose(model.predict(far, users), model.predict(np.clip(far, *cuts), users))
 
 
 @pytest.mark.parametrize(
@@ -580,12 +603,16 @@ def test_heads_of_new_users_cost_nothing(monkeypatch):
     public.adapt(*SMALL.all)
     expected = model.predict(SMALL.X, SMALL.groups)
     assert np.allclose(public.predict(SMALL.X, SMALL.groups), expected)
+    head = model.make_head().fit(SMALL.X[:6], SMALL.y[:6])  # on the device of the first
+    for found in (head.predict(SMALL.X[:6]), SMALL.X[:6] @ head.coef_ + head.intercept_):
+        assert np.allclose(found, expected[:6])
     public.adapt(SMALL.X[:12], SMALL.y[:12], groups=SMALL.groups[:12] + 500)
     assert np.allclose(public.predict(SMALL.X[:12], SMALL.groups[:12] + 500), expected[:12])
     assert np.allclose(public.predict(SMALL.X, SMALL.groups), expected)
     public.adapt(SMALL.X[:12], -SMALL.y[:12], groups=SMALL.groups[:12])  # again: replaced
     assert not np.allclose(public.predict(SMALL.X[:12], SMALL.groups[:12]), expected[:12])
     refuses(ValueError, "groups", public.adapt, SMALL.X, SMALL.y)
+    refuses(ValueError, "is expecting 5 features", public.adapt, SMALL.X[:, :2], *SMALL.all[1:])
 
 
 @pytest.mark.deep
