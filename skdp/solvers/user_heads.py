@@ -110,9 +110,10 @@ def all_rules(shared: Shared, view: View, found: bool = True) -> tuple[HeadRule,
         for penalty in _PENALTIES
         for variance, target in variances
     )
-    # Those without coefficients of one's own: the shrunk means, and last the global model.
-    levels = view.intercept and not view.loss.skewed
-    means = [HeadRule(0.0, math.inf, prior, True) for prior in _PENALTIES if levels]
+    # Those without coefficients of one's own: means, shrunk more or hardly (where users differ far
+    # more than their rows do), and last the global model.
+    levels = (1.0, 10.0) if view.intercept and not view.loss.skewed else ()
+    means = [HeadRule(0.0, math.inf, prior, True) for prior in levels]
     return (*heads, *means, AS_ALL)
 
 
