@@ -278,6 +278,8 @@ REASONS = {
     "augmented_gram": "sums and moments at once, of rows clipped to a given norm",
     "regression_moments": "products of records in the units, clip norm and cut that were told",
     "regression_products": "products of the same rows with labels",
+    "target_count_above": "distances of targets from their centre, for the count of far ones",
+    "cut_gain": "what predictions gain if entries are cut farther out",
     "target_sums": "the mean of the targets, of records as the moments weigh them",
 }
 

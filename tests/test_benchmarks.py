@@ -21,7 +21,7 @@ def load(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     monkeypatch.syspath_prepend(str(ROOT))
     yield importlib.import_module
-    for name in ("report", "peers", "picture", "benchmarks.__main__"):
+    for name in ("report", "peers", "picture", "times", "benchmarks.__main__"):
         sys.modules.pop(name, None)
 
 
@@ -84,6 +84,15 @@ def test_a_module_that_fails_leaves_the_others(command, monkeypatch, tmp_path, c
     assert "not finished: noise" in capsys.readouterr().out
     monkeypatch.setattr(sys, "argv", ["benchmarks", "tables"])
     refuses(SystemExit, None, command.main)
+
+
+@pytest.mark.deep
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_each_pass_of_a_default_fit_has_its_reason(load):
+    """A new release of a default fit once ended the benchmark of times."""
+    pytest.importorskip("threadpoolctl")
+    for _, number, names, reasons in load("times").passes():
+        assert int(number) == len(names.split(", ")) == len(reasons.split("; "))
 
 
 def test_tables_are_collected_and_aligned(load, capsys):
