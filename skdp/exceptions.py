@@ -2,7 +2,9 @@
 
 import inspect
 import warnings
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextvars import ContextVar, copy_context
+from typing import Any
 
 __all__ = [
     "BudgetExceededError",
@@ -48,6 +50,13 @@ _WITHIN = ("skdp", "sklearn", "joblib")  # packages whose lines a warning does n
 
 # What a run of a private search warns of: shown if that run is published, and else private.
 HELD: ContextVar[list[tuple[str, type[Warning]]] | None] = ContextVar("skdp_held", default=None)
+
+
+def unheard(function: Callable[..., Any], *given: Any) -> Any:
+    """Call a function whose warnings no search may publish, such as one for each private row."""
+    context = copy_context()  # nothing has to be restored, whatever interrupts the call
+    context.run(HELD.set, [])
+    return context.run(function, *given)
 
 
 def warn_caller(message: str, category: type[Warning]) -> None:

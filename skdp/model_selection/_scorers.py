@@ -16,8 +16,7 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.metadata_routing import MetadataRequest
 
 from skdp._validation import ColumnBounds, Seed, as_labels, check_labels, is_real
-from skdp.base import no_warnings
-from skdp.exceptions import PrivacyError
+from skdp.exceptions import PrivacyError, unheard
 from skdp.model_selection._proven import (
     all_numbers,
     apply,
@@ -108,12 +107,12 @@ def _origin(model, X):
 
 def _of_public_row(function, X):
     """Call a function with a row of zeros, or with one of ones if zeros fail, as in a logarithm."""
-    with no_warnings(), np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):
         try:
-            return function(public_row(X))
+            return unheard(function, public_row(X))
         except Exception:
             with suppress(Exception):
-                return function(public_row(X, 1.0))
+                return unheard(function, public_row(X, 1.0))
             raise
 
 

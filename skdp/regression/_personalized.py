@@ -147,7 +147,8 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         wrong key lists them.
     target_bounds : pair (low, high) or "auto", default="auto"
         Public bounds of the targets, to which predictions are truncated. "auto" spends a part of
-        the budget on their centre and scale, and warns if these were not found.
+        the budget on their centre and scale. If these are not found, a second search takes half of
+        the budget of the subspace; a warning says if it fails too.
     whiten : bool, default=True
         Whether to release a second moment and whiten the scaled features with it. False is for
         features without correlations.

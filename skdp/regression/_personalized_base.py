@@ -24,7 +24,6 @@ from skdp.exceptions import (
     warn_caller,
 )
 from skdp.queries.users import UserQuery
-from skdp.regression._linear import find_targets
 from skdp.regression._plans import PersonalPlans
 from skdp.solvers import personalization
 from skdp.solvers.columns import CUT, FARTHEST, find_columns
@@ -240,12 +239,19 @@ def learn_base(estimator, ask, query, shares):
 
 
 def _target_unit(estimator, ask, p, shares, public):
-    """Return the unit of targets, and what the search for it leaves of the share of the model."""
+    """Return the unit of targets, and the share of the model.
+
+    Users too few to show it hardly show directions either. So half of the share of the subspace
+    goes into a second search: a level of all users is what others are predicted by.
+    """
     bounds, model_share = _validation.target_bounds(estimator, p), shares["global"]
     if bounds is None:
-        find, share = partial(find_columns, ask.targets(), p, **public), shares["targets"]
-        found, _, model_share = find_targets(find(share), find, None, share, model_share)
-        return personalization.target_unit(found), model_share
+        find = partial(find_columns, ask.targets(), p, **public)
+        unit = personalization.target_unit(find(shares["targets"]))
+        if not unit.found:
+            shares["subspace"] /= 2
+            unit = personalization.target_unit(find(shares["subspace"], far=True))
+        return unit, model_share
     center, radius = _validation.middle_and_radius(*bounds, centered=estimator.fit_intercept)
     return personalization.TargetUnit(center, float(radius.max()) / CUT, True, 0), model_share
 

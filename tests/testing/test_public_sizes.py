@@ -51,6 +51,7 @@ OTHERS = {
     "100": "rows of made data", "2000": "points of a fixed net",
     "400": "eigenvectors of a matrix that was released",
     "1000": "columns of a public start", "MOST_NUMBERS": "a plan, which reads nothing private",
+    "512": "a plan, which reads nothing private",
 }  # fmt: skip
 
 

@@ -491,8 +491,7 @@ def test_warnings_are_away_until_the_last_has_read():
 def test_a_search_publishes_no_warning_of_single_rows():
     held = []
     HELD.set(held)
-    with gate.no_warnings():
-        warn_caller("row 7 is 3.1", UserWarning)
+    gate.answered(lambda step: warn_caller("row 7 is 3.1", UserWarning) or np.zeros(1), 1.0, "sum")
     warn_caller("public", UserWarning)
     HELD.set(None)
     assert held == [("public", UserWarning)]
