@@ -318,6 +318,16 @@ def test_users_have_own_units_unless_all_columns_have_shown_theirs():
     assert model.score(X[held], y[held], users[held]) > 0.9
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_the_published_model_of_few_users_predicts_their_level(rng):
+    """The first search fails with 60 users; without a second one the median error is above 300."""
+    users, X = np.repeat(np.arange(60), 5), rng.standard_normal((300, 4))
+    y = 500 + 20 * rng.standard_normal(60)[users] + 5 * rng.standard_normal(300)
+    model = DPPersonalizedRegressor(1, epsilon=1.0)
+    levels = [model.fit(X, y, users).public_copy().predict(X).mean() for _ in range(11)]
+    assert np.median(np.abs(np.subtract(levels, y.mean()))) < 60
+
+
 def test_predictions_stay_within_public_bounds():
     (X, _, users), bounds = SMALL.all, (-1.0, 1.5)
     found = seeded(target_bounds=bounds).predict(np.vstack([X, 1e6 * X]), np.tile(users, 2))
