@@ -287,8 +287,8 @@ def check_parameters(estimator):
     )
     if level != "auto" and level > 1e6 and estimator.epsilon != math.inf:
         raise ValueError(
-            "gradient_clip_factor=inf leaves one record unbounded; it needs epsilon=inf. Use a "
-            f"multiple of the median norm from .001 to 1e6, or 'auto'. Got {level!r}."
+            "'gradient_clip_factor' bounds what one record adds: use a multiple of the median norm "
+            f"from .001 to 1e6, or 'auto'. Only epsilon=inf needs no bound. Got {level!r}."
         )
     if isinstance(estimator.measurement_covariance, str):
         _validation.check_option(estimator, "measurement_covariance", ("private",))
