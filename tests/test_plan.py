@@ -258,7 +258,7 @@ COMPARED = {
     "rows, given clip norm": lambda: of_rows(skdp.DPPCA(4, clip_norm=1.0), 1500, 50, 4, 0.3),
     "rows, thinned": lambda: of_rows(skdp.DPPCA(5, epsilon=0.1), 20_000, 200, 5, 0.4),
     "rows, products": lambda: of_rows(
-        skdp.DPPCA(3, svd_solver="power", clip_norm=1.0, epsilon=0.3), 3000, 40, 3, 0.5
+        skdp.DPPCA(3, svd_solver="power", clip_norm=1.0, epsilon=0.15), 3000, 40, 3, 0.5
     ),
     "interactions": lambda: of_interactions(
         skdp.DPTruncatedSVD(10, privacy_unit="interaction"), 3000, 300, 60_000
