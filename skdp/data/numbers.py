@@ -239,8 +239,13 @@ class _Columns:
         """The sorted codes of each column; for many rows, the cumulative count of each code."""
         if self.keys.shape[1] < _TABLE:
             return [np.sort((k >> _CODE).astype(np.int16), kind="stable") for k in self.keys]
-        codes = ((k >> _CODE) + 2 ** (31 - _CODE) for k in self.keys)
-        return [np.bincount(c, minlength=2 ** (32 - _CODE)).cumsum(dtype=np.int32) for c in codes]
+        # Fresh memory for each column would cost as much as counting.
+        code, most = np.empty(self.keys.shape[1], np.intp), 2 ** (32 - _CODE)
+        table = np.empty((len(self.keys), most), np.int32)
+        for keys, counts in zip(self.keys, table, strict=True):
+            np.add(keys >> _CODE, most // 2, out=code)
+            np.cumsum(np.bincount(code, minlength=most), dtype=np.int32, out=counts)
+        return list(table)
 
     def below(self, keys: KeyArray) -> NDArray[np.int64]:
         """Count the entries of each column below keys (d, m)."""
@@ -272,10 +277,13 @@ class _Entries:
 
 def _columns_of(block: Any, space: KeyArray) -> KeyArray:
     """Return the columns of a block of arrays as keys, in `space`."""
+    rows = views.rows_of(views.whole_groups(block))
+    size = max(16, CACHED // 4 // rows.shape[1])  # several passes over few rows, in the cache
     with np.errstate(all="ignore"):
-        keys = _keys(views.rows_of(views.whole_groups(block)))
-    space[:, : len(keys)] = keys.T
-    return space[:, : len(keys)]
+        for i in range(0, len(rows), size):
+            keys = _keys(rows[i : i + size])
+            space[:, i : i + len(keys)] = keys.T
+    return space[:, : len(rows)]
 
 
 def _in_order(block: Any) -> _Columns | _Entries:

@@ -320,9 +320,19 @@ def centered(
 
 def _inside(rows: FloatArray, between: tuple[FloatArray, ...], out: Any = None) -> FloatArray:
     """Return rows clipped to bounds; a row that is not finite stays so."""
-    cut: FloatArray = np.clip(rows, *between, out=out)
+    low, high = between
+    cut = _in_range(rows, low, high, out)
     cut[~finite_rows(rows)] = np.nan
     return cut
+
+
+def _in_range(rows: FloatArray, low: Any, high: Any, out: Any) -> FloatArray:
+    """Return rows with clipped columns; `np.clip` is fast for numbers, and slow for arrays."""
+    one = (np.ravel(end)[0] for end in (low, high))
+    ends = [x if np.all(end == x) else end for end, x in zip((low, high), one, strict=True)]
+    if np.ndim(ends[0]) == np.ndim(ends[1]) == 0:
+        return np.asarray(np.clip(rows, *ends, out=out))
+    return np.asarray(np.minimum(np.maximum(rows, ends[0], out=out), ends[1], out=out))
 
 
 def selected(blocks: Iterable[Any], kept: NDArray[np.intp]) -> Iterator[Any]:
@@ -578,7 +588,7 @@ class RowScale(NamedTuple):
         if self.center.any():
             about = np.subtract(dense, self.center, out=scaled)
         np.divide(about, self.size, out=scaled)
-        np.clip(scaled, self.low, self.high, out=scaled)
+        _in_range(scaled, self.low, self.high, scaled)
         bad = np.flatnonzero(~(finite_rows(dense) if good is None else good))
         if bad.size:
             scaled[bad] = np.where(np.isfinite(dense[bad]), scaled[bad], np.nan)
