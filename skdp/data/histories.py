@@ -17,6 +17,7 @@ from skdp.data.blocks import (
     largest_entries,
     plain_block,
     scale_rows,
+    spread,
     where_rows,
 )
 from skdp.data.integers import mixed_words
@@ -118,8 +119,8 @@ def with_unit_pairs(rows: Any, unit: float, popular: FloatArray) -> Any:
     """
     largest = largest_entries(rows)
     good = np.isfinite(largest) & (largest > 0)
-    rows = scale_rows(where_rows(good, rows), 1 / np.where(good, largest, 1.0))
-    rows = entrywise(lambda x: np.maximum(x, 0.0), rows)
+    each = spread(np.where(good, largest, 1.0), rows)  # its inverse may be beyond the largest float
+    rows = entrywise(lambda x: np.maximum(x, 0.0) / each, where_rows(good, rows))
     squares, norms = _pair_lengths(rows, popular)
     least = np.maximum(norms, squares / _LONGEST)
     grown = 1 / np.sqrt(np.where(least > 0, least, 1.0))

@@ -176,10 +176,12 @@ class ColumnQuery(GroupQuery):
         d = self.n_features
 
         def answer(step: float) -> NDArray[Any]:
+            sizes = np.fmin(size, np.finfo(np.float64).max) if step else size  # all are clipped
+
             def of_piece(block: Any) -> NDArray[Any]:
                 whole = whole_groups(block)
                 unit = step if rows_each(whole) == 1 else 0.0
-                parts = _standard(rows_of(whole), center, size, unit)
+                parts = _standard(rows_of(whole), center, sizes, unit)
                 w, squares = (mean_of_groups(part, whole, step) for part in parts)
                 last = summed(np.array([[c]]), step) * len(w)
                 return np.hstack([_summed(w, step), _summed(squares, step), last])
@@ -187,7 +189,7 @@ class ColumnQuery(GroupQuery):
             def of_stored(block: Any) -> NDArray[Any]:
                 rows = finite_only(block)
                 zeros = of_piece(np.zeros((1, d)))
-                parts = _standard(rows.data, center[rows.indices], size[rows.indices], step)
+                parts = _standard(rows.data, center[rows.indices], sizes[rows.indices], step)
                 stored = np.bincount(rows.indices, minlength=d)
                 sums = [
                     _summed_by(part, rows.indices, d, step) + (rows.shape[0] - stored) * zero

@@ -508,7 +508,8 @@ class NormQuery(_MatrixQuery):
 # with z = |u|^2 the square is C^4 + z^2 - 2 C^2 z^2/(z + s^2), which falls and then rises in z:
 # largest at the ends of [max(C^2 - s^2, 0), C^2], which are the other cases (or y = 0: C^2). So
 # F(s) = |s| sqrt(2 C^2 - s^2) for |s| <= C, and sqrt(2) C^2 |s| / sqrt(C^2 + s^2) beyond.
-# add_remove is F of the larger bound; replace goes by way of 0: F(hi) + F(lo).
+# add_remove is F of the larger bound; replace goes by way of 0: F(hi) + F(lo). Two PSD matrices of
+# norm C^2 are sqrt(2) C^2 apart at most, which (1, 1) and (1, -1) are for C = 1.
 
 
 def moment_change(unit: MatrixUnit, clip_norm: float) -> float:
@@ -521,7 +522,8 @@ def moment_change(unit: MatrixUnit, clip_norm: float) -> float:
         return math.sqrt(2) * C * C * s / math.hypot(C, s)
 
     if unit.adjacency == "replace":
-        return against_zero(abs(unit.low)) + against_zero(abs(unit.high))
+        by_zero = against_zero(abs(unit.low)) + against_zero(abs(unit.high))
+        return min(by_zero, math.sqrt(2) * clip_norm**2)
     return against_zero(unit.largest)
 
 

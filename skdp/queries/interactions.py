@@ -46,11 +46,12 @@ def gram_change(n_items: int, degree_floor: int, adjacency: str) -> float:
     add_remove: with d items after adding one, (2d - 1)/d0^2 while d <= d0 (one new row and column
     of 1/d0), and 2/d beyond it (1/d^2 + 2(d-1)/d^2 + the (d-1)^2 entries that fall from 1/(d-1)
     to 1/d), which is no more than at d = d0. replace: d - 1 pairs leave and enter next to two
-    diagonal entries, each 1/max(d, d0): sqrt(2 (2d - 1))/max(d, d0), largest at d = d0.
+    diagonal entries, each 1/max(d, d0): sqrt(2 (2d - 1))/max(d, d0), largest at d = d0, or with one
+    item left to move to.
     """
     d0 = degree_floor
     if adjacency == "replace":
-        return math.sqrt(2 * (2 * d0 - 1)) / d0
+        return math.sqrt(2 * (2 * min(d0, max(1, n_items - 1)) - 1)) / d0
     return math.sqrt(2 * min(d0, n_items) - 1) / d0
 
 

@@ -35,7 +35,8 @@ class Frame(NamedTuple):
 
     def __call__(self, s: FloatArray) -> FloatArray:
         """Return the positions w of coordinates in this frame, clipped to a very large range."""
-        return np.asarray(np.clip((s - self.center) / self.half, -LARGEST, LARGEST))
+        half = np.maximum(self.half, np.finfo(np.float64).tiny)  # no 0/0
+        return np.asarray(np.clip((s - self.center) / half, -LARGEST, LARGEST))
 
 
 def plane_rows(blocks: Iterable[Block], axes: FloatArray, center: FloatArray) -> Iterator[Block]:

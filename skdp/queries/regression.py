@@ -196,17 +196,20 @@ class RegressionQuery(GroupQuery):
         A row of norm L > C adds C of the bound, where the weights of least squares leave C^2 / L.
         One record adds z w' with z = (f x, c), w = (v, c): |z| <= U, |w| <= T = (t^2 + c^2)^.5,
         U T. Replace (z, w) by (p, r): the square of the change is convex in each of f x and v, so
-        that full norms are worst. With m = c^2 it is 2 U^2 T^2 - 2 (x.y + m) (v.s + m), largest
-        at x.y = -C^2, v.s = t^2 for t, c <= C: (2 C T)^2, where opposite rows have one target. (A
-        bias that is smaller in one than in the other, as after rounding, moves it by less: that is
-        4 C^2 t^2 + C^2 (l + k)^2 + t^2 (l - k)^2 + (l^2 - k^2)^2 for l, k <= c.) Else 2 U T.
+        that full norms are worst. With m = c^2 it is 2 U^2 T^2 - 2 (x.y + m) (v.s + m), largest in
+        a corner of |x.y| <= C^2, |v.s| <= t^2. For c <= max(C, t) that is -C^2, t^2 (opposite rows
+        have one target): (2 C T)^2; or C^2, -t^2 (one row has opposite targets): (2 t U)^2. (A
+        bias that is smaller in one than in the other, as after rounding, moves it by less: in the
+        first corner 4 C^2 t^2 + C^2 (l + k)^2 + t^2 (l - k)^2 + (l^2 - k^2)^2 for l, k <= c.)
+        Else 2 U T.
         A group is scaled down as a whole, (x, c) to U: sum z w', by Cauchy-Schwarz of norm U T;
         replace 2 U T.
         """
         C, c, t = self.clip_norm, float(bias), float(target_norm)
         shape = (self._rows.n_features + 1, len(self.scale.size) + 1)
-        opposite = self.neighbours.replace and max(t, c) <= C and not self.by_group
-        l2 = self.neighbours.array((C if opposite else math.hypot(C, c)) * math.hypot(t, c))
+        l2 = self.neighbours.array(math.hypot(C, c) * math.hypot(t, c))
+        if self.neighbours.replace and c <= max(C, t) and not self.by_group:
+            l2 = 2 * max(C * math.hypot(t, c), t * math.hypot(C, c))
         bound = Bound("regression_products", shape, l2, slack=0.0)
         decode = None if self.by_group else partial(exact_bias, bias=c)
         return Bounded(bound, self._answer(c, t, shape, "products"), decode)

@@ -458,13 +458,19 @@ class TangentQuery(SumQuery):
 class _Terms:
     """The terms of a batch of groups, from public numbers alone, so that it may be sent.
 
-    Sums over rows are exact integers, so that no bit depends on their order; floats at unit 0.
+    Sums over rows are exact integers, in units of `square`, so that no bit depends on their order,
+    and their squares do not underflow; floats at unit 0.
     """
 
     V: FloatArray
     grid: FloatArray
     removed: float
     rows: GroupMap
+
+    @property
+    def square(self) -> float:
+        """The unit of the terms."""
+        return self.rows.unit**2 or 1.0
 
     def __call__(self, batch: Any) -> Iterator[FloatArray]:
         """Yield terms of some groups at a time, one flat row each."""
@@ -484,7 +490,6 @@ class _Terms:
             cores = np.swapaxes(of_groups, 1, 2) @ of_groups
             M -= np.moveaxis(self._cores(np.moveaxis(cores, 0, 1).reshape(p, n * p), exact)
                              .reshape(d, n, p), 1, 0)  # fmt: skip
-        M *= self.rows.unit**2 if exact else 1.0
         return M.reshape(n, d * p)
 
     def _cores(self, cores: FloatArray, exact: bool) -> NDArray[Any]:
@@ -494,7 +499,8 @@ class _Terms:
 
     def sizes(self, batch: Any) -> FloatArray:
         """Return the Frobenius norm of the term of each group."""
-        return np.concatenate([np.zeros(0), *(np.sqrt(square_norms(M)) for M in self(batch))])
+        norms = (np.sqrt(square_norms(M)) for M in self(batch))
+        return np.concatenate([np.zeros(0), *norms]) * self.square
 
 
 def _products(Z: Block, A: FloatArray) -> FloatArray:
@@ -539,12 +545,13 @@ class GroupTangentQuery(TangentQuery):
 
         def answer(step: float) -> NDArray[Any]:
             terms = self._terms(fine if step else 0.0)
+            longest = level / terms.square
 
             def term(batch: Any) -> NDArray[Any]:
                 total: Any = 0
                 for M in terms(batch):
-                    M *= (level / np.maximum(np.sqrt(square_norms(M)), level))[:, None]
-                    total = total + summed(M, step)
+                    M *= (longest / np.maximum(np.sqrt(square_norms(M)), longest))[:, None]
+                    total = total + summed(M, step / terms.square)
                 return np.asarray(total).reshape(d, p)
 
             return self._sum(term, (d, p), step)

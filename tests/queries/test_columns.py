@@ -121,12 +121,15 @@ def test_moments_are_the_sums():
     assert bound.slack >= 8**0.5  # half a step of eight numbers, in both rows
 
 
+@pytest.mark.parametrize("size", [1.7e308, np.inf])
 @pytest.mark.parametrize("step", [2.0**-10, 1e3])
-def test_no_overflow_becomes_a_moment(step):
+def test_no_overflow_becomes_a_moment(step, size):
     """An overflowing distance from the centre is clipped, for every size and step."""
-    X, size, center = np.array([[-1.7e308]]), np.array([1.7e308]), np.array([1.7e308])
-    bounded = ColumnQuery(X, adjacency="add_remove").moments(center, size, 0.5)
-    assert np.linalg.norm(bounded.answer(step)) <= bounded.bound.l2 / step + bounded.bound.slack
+    X, at = np.full((2, 1), -1.7e308), (np.array([1.7e308]), np.array([size]), 0.5)
+    for rows in (X[:1], sp.csr_array(X[:1]), GroupRows(X, {}, np.zeros(2, int))):
+        asked = ColumnQuery(rows, by_group=isinstance(rows, GroupRows), adjacency="add_remove")
+        bounded = asked.moments(*at)
+        assert np.linalg.norm(bounded.answer(step)) <= bounded.bound.l2 / step + bounded.bound.slack
 
 
 def test_distances_leave_out_what_equals_the_centre_and_bad_rows():

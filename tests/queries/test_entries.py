@@ -12,6 +12,7 @@ from skdp.exceptions import PrivacyError
 from skdp.queries.entries import EntryQuery, EntryRowQuery, MatrixUnit, NormQuery
 from skdp.testing import check_sensitivity
 from skdp.testing.sensitivity import mixed_sizes
+from tools.gate import change_over_bound
 from tools.outcomes import refuses
 
 RNG = np.random.default_rng(0)
@@ -197,6 +198,13 @@ def test_rows_of_entries_hold_their_bounds(name, adjacency):
         entry_bounds=(-0.5, 2.0), max_starts=starts, n_climb=climb,
     )  # fmt: skip
     assert report.ratio > least
+
+
+def test_an_entry_of_the_other_sign_makes_an_orthogonal_row():
+    unit = MatrixUnit("entry", "replace", -1.0, 1.0)
+    rows = (np.array([[1.0, sign]]) for sign in (1.0, -1.0))
+    asked = (EntryRowQuery(A, unit).clipped(1.0).gram() for A in rows)
+    assert 0.999 < change_over_bound(*asked) <= 1
 
 
 def test_kept_columns_of_entries_are_clipped_after_the_selection():

@@ -185,7 +185,7 @@ def rows_of_pairs(rng, n):
 @pytest.mark.parametrize("step", [0.1, 0.0, 1e-9, 1e-6, 1e-3])
 def test_no_row_of_pairs_adds_more_than_one(step, kind):
     rng, norms = np.random.default_rng(0), []
-    for row in rows_of_pairs(rng, 300):
+    for row in [*rows_of_pairs(rng, 300), np.full(30, 5e-324)]:
         bounded = pairs(row[None]).moment(popular(30, kind))
         added = bounded.answer(step)
         np.testing.assert_allclose(added, added.T, rtol=0, atol=0.0 if step else 1e-12)

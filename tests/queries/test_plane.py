@@ -83,6 +83,11 @@ def test_counts_equal_plain_counts():
     assert exact(query(X), "class_counts", ()).tolist() == [6]
 
 
+def test_a_frame_without_width_has_places():
+    bounded = query(CENTER[None]).shapes(Frame(np.zeros(2), np.zeros(2)))
+    assert bounded.answer(0.5).tolist() == [1, 0, 0, 0, 0, 0]
+
+
 def test_moments_equal_plain_moments():
     places = np.array([(0.3, -0.4), (-0.6, 0.1), (3.0, 4.0)])
     sums = exact(query(np.array([at(p) for p in places]), [1, 1, 0]), "shapes", (FRAME,))

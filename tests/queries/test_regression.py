@@ -126,16 +126,16 @@ def test_replace_bound_is_reached(case):
 
 @pytest.mark.parametrize("case", [case for case in CASES if CASES[case][1]])
 def test_bound_of_products_is_reached(case):
-    """By one record, and by two at the clip norm with opposite rows and one target."""
+    """By one record, and by two of which rows, or targets if these are longer, are opposite."""
     scale, bias, t = CASES[case]
     none = np.zeros((0, 3 + len(scale.size)))
     first = np.full((1, none.shape[1]), 1e12)
     first[:, :3] = C / math.sqrt(3)
-    second = first * np.r_[-np.ones(3), np.ones(len(scale.size))]
+    second = first * np.sign(t - C) * np.r_[np.ones(3), -np.ones(len(scale.size))]
     for adjacency, pair in (("add_remove", (first, none)), ("replace", (first, second))):
         query = make_query(scale, adjacency)
         ratio = change_over_bound(*(query(Z).products(bias, t) for Z in pair))
-        least = 0.99 if adjacency == "add_remove" or max(t, bias) <= C else 0.35
+        least = 0.99 if adjacency == "add_remove" or bias <= max(t, C) else 0.35
         assert least < ratio <= 1, (adjacency, ratio)
 
 
@@ -147,7 +147,7 @@ def test_opposite_targets_longer_than_their_rows(release):
         getattr(query_of(X, Y, views.TargetScale.in_ball(1.0, 2), "replace"), release)(0.5, 3.0)
         for Y in (y, -y)
     ]
-    assert 0.85 < change_over_bound(*pair) <= 1
+    assert 0.99 < change_over_bound(*pair) <= 1
 
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
@@ -163,14 +163,14 @@ def test_products_with_codes_of_classes_reach_their_bound(n_classes, adjacency):
     for first, second in itertools.product(records, others):
         asked = [query_of(*one, scale, adjacency).products(c, t) for one in (first, second)]
         best = max(best, change_over_bound(*asked))
-    # Target norms above those of rows: codes of classes, unlike others, are never opposite.
-    least = 0.99 if adjacency == "add_remove" or t <= C else 0.85
+    # Codes of many classes, unlike other targets longer than rows, are never nearly opposite.
+    least = 0.99 if adjacency == "add_remove" or t <= C else 0.9
     assert least < best <= 1
 
 
 def test_brute_force_of_products(rng):
     """The change between records of any norms, whose biases were rounded separately."""
-    for t, c in ((0.1, 1.0), (1.0, 1.0), (0.7, 0.3), (1.0, 0.01)):
+    for t, c in ((0.1, 1.0), (1.0, 1.0), (0.7, 0.3), (1.0, 0.01), (3.0, 3.0), (1.2, 0.6)):
         claimed = make_query(BALL, "replace")(np.zeros((0, 4)))
         bound, best = claimed.within(1.0, BALL).products(c, t).bound.l2, 0.0
         a, b = rng.choice([-1.0, 1.0], (2, 4000)) * rng.random((2, 4000)) ** [[0.1], [0.1]]

@@ -551,6 +551,20 @@ def test_sensitivity_of_a_tangent_holds_and_is_attained(adjacency, scale, level)
     assert attained <= worst <= 1.0
 
 
+@pytest.mark.parametrize("C", [1e-140, 1e-90, 1.0, 1e90, 1e140])
+@pytest.mark.parametrize("unit", ["row", "group"])
+def test_a_tangent_is_clipped_at_any_scale(unit, C):
+    """Squares of sizes, which are fourth powers of C, may underflow or overflow."""
+    x, by_group = C * (T[:, :1].T + OUTSIDE), unit == "group"
+    pair = [GroupRows(rows, {}, np.zeros(len(rows), int)) if by_group else rows for rows in
+            (x, x[:0])]  # fmt: skip
+    options = {"clip_norm": C, "adjacency": "add_remove", "by_group": by_group}
+    queries = [RowQuery(rows, **options).tangent(T, 3.0) for rows in pair]
+    for level in (C * C / 50, math.inf):
+        assert 0.9 < change_over_bound(*(q.product(level) for q in queries)) <= 1
+    assert queries[0].sizes_above(C * C / 4).answer(1.0) == 1
+
+
 @pytest.mark.thorough
 def test_both_roundings_cost_no_more_than_each_alone(rng):
     """The inequality of the proof, by search: half-integers in the span of V attain it."""
