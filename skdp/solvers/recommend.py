@@ -237,9 +237,9 @@ def fit_filter(
     kept = np.sort(order[:n_kept])
     if rest and route.name == "one_shot":
         flipped = Flipped(*ask.cells(kept, share=rest))
-        told = averaged(counts._replace(value=counts.value[kept]), flipped.counts)
-        value = counts.value.copy()
-        value[kept], counts = told.value, counts._replace(value=value)
+        of_kept, value = counts._replace(value=counts.value[kept]), counts.value.copy()
+        value[kept] = averaged(of_kept, flipped.counts).value
+        counts = counts._replace(value=value)
     clear = np.maximum(counts.value[kept], 2 * counts.noise_scale or 1e-100)
     items = Items(kept, _positive(counts.value), own_of(clear, n_users), n_users)
     if flipped:
