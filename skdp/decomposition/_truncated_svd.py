@@ -150,7 +150,9 @@ class DPTruncatedSVD(
     singular_values_ : ndarray of shape (n_components,)
         Released singular values.
     left_singular_vectors_ : ndarray of shape (n_samples, n_components)
-        Units other than row and interaction: left singular vectors, which may be published.
+        Units other than row and interaction: left singular vectors, which may be published. With
+        "gram" and "screened" they are one product, with 5% of the budget: of many rows they may be
+        noise next to accurate `components_`, without a warning. "alternating" releases both alike.
     n_samples_seen_ : int
         Number of rows: released under "add_remove" for the row unit, otherwise exact (public).
     clip_norm_ : float

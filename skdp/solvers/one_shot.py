@@ -60,6 +60,14 @@ class Flipped(NamedTuple):
         p = flip_probability(self.noise_scale)
         return 1 / (1 - 2 * p), p / (1 - 2 * p)
 
+    @property
+    def counts(self) -> Answer:
+        """Unbiased numbers of rows with each item."""
+        gain, offset = self.unbiased
+        ones = np.asarray(self.rows.sum(axis=0), dtype=float).ravel()
+        m = self.rows.shape[0]
+        return Answer(gain * ones - offset * m, self.noise_scale * math.sqrt(m))
+
 
 def graded_pays(epsilon: float, spread: float = 0.25) -> bool:
     """Whether Laplace noise is smaller than flips and the rounding of cells to 0 or 1.

@@ -235,10 +235,14 @@ def fit_filter(
     order, moment, flipped = np.argsort(-counts.value, kind="stable"), None, None
     n_kept, usual = _sized(route, counts.value[order], n_users, rest) if rest else (1, 1)
     kept = np.sort(order[:n_kept])
-    clear = np.maximum(counts.value[kept], 2 * counts.noise_scale or 1e-100)
-    items = Items(kept, _positive(counts.value), own_of(clear, n_users), n_users)
     if rest and route.name == "one_shot":
         flipped = Flipped(*ask.cells(kept, share=rest))
+        of_kept, value = counts._replace(value=counts.value[kept]), counts.value.copy()
+        value[kept] = averaged(of_kept, flipped.counts).value
+        counts = counts._replace(value=value)
+    clear = np.maximum(counts.value[kept], 2 * counts.noise_scale or 1e-100)
+    items = Items(kept, _positive(counts.value), own_of(clear, n_users), n_users)
+    if flipped:
         moment = history_pairs(flipped.rows, flipped.noise_scale, floor or usual)
     elif rest:
         off, deviation = ask.moment(kept, floor or usual, items.popular, share=rest)

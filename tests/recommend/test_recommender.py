@@ -203,6 +203,16 @@ def test_lists_of_flipped_histories_need_no_true_one(factors):
     refuses(ValueError, "one_shot", DPRecommender().fit(factors[0][:300]).recommend_all)
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_flipped_histories_tell_counts_too(rng):
+    R = 1.0 * (rng.random((60, 100)) < 0.2)
+    with seeded_entropy(0):
+        options = {"privacy_unit": "interaction", "algorithm": "one_shot"}
+        model = DPRecommender(epsilon=10.0, **options).fit(R)
+    error = (model.item_counts_ - R.sum(axis=0))[model.selected_items_]
+    assert len(error) > 50 and np.abs(error).max() < model.item_counts_noise_scale_
+
+
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_counts_of_whole_users_may_be_pure(factors, adjacency):
     """They are all that is released: each history adds 1 in all, as for n_users users."""
