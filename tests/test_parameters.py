@@ -49,7 +49,7 @@ REFUSED = {
     "loss": [*NO_WORDS, "logistic"],
     "max_iter": [0],
     "max_releases": [0, None],
-    "measurement_covariance": ["guess", -2.0],
+    "measurement_covariance": ["guess", -2.0, math.inf],
     "mechanism": NO_WORDS,
     "method": NO_WORDS,
     "n_bins": [1, 5000],

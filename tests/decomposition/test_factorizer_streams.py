@@ -170,7 +170,9 @@ def test_rows_seen_survive_a_checkpoint(tmp_path):
     model.checkpoint(tmp_path / "stream")
     model.partial_fit(STEPS[0][5:7])
     model._drop_stream()
-    model = DPLowRankFactorizer.restore(tmp_path / "stream")
+    with PrivacyLedger(3.0, 1e-5) as ledger:
+        model = DPLowRankFactorizer.restore(tmp_path / "stream")
+        assert len(ledger.entries) == 1
     refuses(ValueError, "7 were added", model.partial_fit, STEPS[0])
     refuses(ValueError, "a stream is running", model.fit, STEPS[0])
     model.partial_fit(STEPS[0][7:]).release()
@@ -193,6 +195,11 @@ def test_servers_are_for_one_release():
     model = new().update_matrix(STEPS[0])
     for call in (model.state_message, model.for_server, lambda: model.merge(b"")):
         refuses(PrivacyError, "max_releases=1", call)
+    with PrivacyLedger(3.0, 1e-5) as ledger:
+        refuses(PrivacyError, "max_releases=1", new(max_releases=1).merge, new())
+        assert not ledger.entries
+    one = new(max_releases=1).update_matrix(STEPS[0])
+    refuses(ValueError, "a stream is running", one.fit, STEPS[0])
 
 
 @pytest.mark.parametrize(
@@ -426,6 +433,7 @@ def test_servers_do_not_share_a_seed():
         first.update([0], [0], [1.0])
     refuses(ValueError, "random_state=None", first.for_server)
     refuses(ValueError, "row_offset", two_sketches().for_server, row_offset=-1)
+    refuses(ValueError, "sketch_seed", two_sketches().for_server, sketch_seed=-1)
     whole = two_sketches().update([0], [0], [1.0]).for_server(sketch_seed=1)
     assert whole._state.source is None  # the sketches are those of the seed
     stream = two_sketches(max_releases=2)
