@@ -12,11 +12,9 @@ from sklearn.utils.validation import has_fit_parameter
 from skdp import (
     DPPCA,
     DPIncrementalPCA,
-    DPLowRankFactorizer,
     DPRidge,
     DPRidgeClassifier,
     DPStandardScaler,
-    DPTraceRegressor,
     DPTruncatedSVD,
     PrivacyLedger,
 )
@@ -117,21 +115,6 @@ def test_warnings_point_at_the_line_that_called(model, step):
     with warnings.catch_warnings(record=True, action="always") as caught:
         model.fit(np.eye(4)[:3], [0, 1, 0])
     assert caught and {one.filename for one in caught} == {__file__}
-
-
-FEW = np.zeros((2000, 3))
-PUBLIC = [
-    lambda **weak: DPTraceRegressor(1, adjacency="replace", **weak).fit(FEW, FEW[:, 0]),
-    lambda **weak: DPTraceRegressor(1, privacy_unit="label", **weak).fit(FEW, FEW[:, 0]),
-    lambda **weak: DPLowRankFactorizer(
-        1, privacy_unit="entry", matrix_shape=FEW.shape, **weak
-    ).update([0], [0], [1.0]),
-]
-
-
-@pytest.mark.parametrize("fit", PUBLIC, ids=["row", "label", "stream"])
-def test_a_delta_above_one_over_a_public_number_is_said(fit):
-    assert any("of 2000 would" in said for said in messages_of(fit, delta=6e-4))
 
 
 @pytest.mark.parametrize("weak", [{"epsilon": 2e4}, {"delta": 0.01}], ids=str)
