@@ -178,6 +178,15 @@ def test_rows_seen_survive_a_checkpoint(tmp_path):
     model.partial_fit(STEPS[0][7:]).release()
 
 
+def test_a_restored_stream_says_again_that_it_is_seeded(tmp_path):
+    with pytest.warns(PrivacyWarning, match="random_state"):
+        model = new(random_state=0).update_matrix(STEPS[0])
+    model.checkpoint(tmp_path / "stream")
+    model._drop_stream()
+    with pytest.warns(PrivacyWarning, match="random_state"):
+        DPLowRankFactorizer.restore(tmp_path / "stream")._drop_stream()
+
+
 def test_secrets_stay_and_released_models_go():
     model = run(STEPS[:3])
     refuses(PrivacyError, "copied or pickled", pickle.dumps, model)
@@ -434,6 +443,7 @@ def test_servers_do_not_share_a_seed():
     refuses(ValueError, "random_state=None", first.for_server)
     refuses(ValueError, "row_offset", two_sketches().for_server, row_offset=-1)
     refuses(ValueError, "sketch_seed", two_sketches().for_server, sketch_seed=-1)
+    refuses(ValueError, "n_honest_servers", two_sketches().for_server, n_honest_servers=0)
     whole = two_sketches().update([0], [0], [1.0]).for_server(sketch_seed=1)
     assert whole._state.source is None  # the sketches are those of the seed
     stream = two_sketches(max_releases=2)
