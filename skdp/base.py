@@ -443,15 +443,10 @@ class FitsElsewhereMixin:
         A private number of rows is 0 in the schema.
         """
         self._check_parameters()
-        session = self._open_session(pure=self._is_pure(schema), split=False)
+        session = self._open_session(split=False)
         attributes = self._fit_session(connect(session), schema)
-        vars(self).pop("feature_names_in_", None)
         self.n_features_in_ = n_features
         return self._close_session(session, attributes)
-
-    def _is_pure(self, _X):
-        """Whether the fit spends no delta: a function of settings and of a public shape."""
-        return False
 
 
 # Scales that a fit learns, and warnings about those that it could not find: public values alone.

@@ -261,6 +261,14 @@ def test_the_reference_is_of_these_ways():
     assert set(reference()) == set(WAYS)
 
 
+def test_the_kind_of_a_budget_is_known_before_a_fit():
+    """A search plans with it; "delta" is of a fit that decides after its first releases."""
+    for way, estimator in ALL.items():
+        if estimator.delta and estimator.epsilon < math.inf:
+            known, losses = estimator._budget_kinds(), reference()[way]["receipt"][4:]
+            assert {k for k, _ in losses} <= {*known, *["delta"] * (len(known) > 1)}, way
+
+
 def test_a_change_is_seen():
     """One bit of an integer, one line, a tenth digit of a noise scale more or less."""
     seen = behaviour(WAYS["DPPCA()"])

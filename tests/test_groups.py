@@ -269,7 +269,7 @@ def test_a_person_in_a_second_batch_is_an_error_without_charge(adjacency):
 @pytest.mark.parametrize(
     ("first", "again", "said"),
     [("M8[D]", "M8[ns]", "came in an earlier one"), ("S1", "i8", "text in one batch"),
-     ("i8", "g", "at most 64 bits")],
+     ("i8", "g", "at most 64 bits"), ("?", "i8", "came in an earlier one")],
 )  # fmt: skip
 def test_a_person_comes_again_in_any_type(first, again, said):
     """Dates have any unit; bytes are text; long floats have a text of their own."""

@@ -32,7 +32,7 @@ REFUSED = {
     "classes": [
         [], [0, math.nan], 3, [[0, 1], [2, 3]], [None, 1], [1, "a"], [2**53 + 1, 0.5],
     ],
-    "clip_norm": [0.0, -1.0, "median", None, 10**400],
+    "clip_norm": [0.0, -1.0, 1e-61, 1e61, "median", None, 10**400],
     "coef_clip_norm": [0.0, "median"],
     "delta": [1.0, math.nan, 10**400],
     "entry_bounds": NOT_BOUNDS[:-2],
@@ -49,7 +49,7 @@ REFUSED = {
     "loss": [*NO_WORDS, "logistic"],
     "max_iter": [0],
     "max_releases": [0, None],
-    "measurement_covariance": ["guess", -2.0],
+    "measurement_covariance": ["guess", -2.0, math.inf],
     "mechanism": NO_WORDS,
     "method": NO_WORDS,
     "n_bins": [1, 5000],

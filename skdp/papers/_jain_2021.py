@@ -160,7 +160,6 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
         self._checked_session()  # what is wrong with the budget is said before the data
         X, y = checked(self, X, y, y_numeric=True)
         check_rank(self, math.inf, X.shape[1])
-        self._candidates_of(X.shape[1])
         labels = labels_of(groups, len(X))
         session = self._open_session(pure=self.start == "exponential")
         users, codes = np.unique(labels, return_inverse=True)

@@ -170,10 +170,21 @@ def test_rows_seen_survive_a_checkpoint(tmp_path):
     model.checkpoint(tmp_path / "stream")
     model.partial_fit(STEPS[0][5:7])
     model._drop_stream()
-    model = DPLowRankFactorizer.restore(tmp_path / "stream")
+    with PrivacyLedger(3.0, 1e-5) as ledger:
+        model = DPLowRankFactorizer.restore(tmp_path / "stream")
+        assert len(ledger.entries) == 1
     refuses(ValueError, "7 were added", model.partial_fit, STEPS[0])
     refuses(ValueError, "a stream is running", model.fit, STEPS[0])
     model.partial_fit(STEPS[0][7:]).release()
+
+
+def test_a_restored_stream_says_again_that_it_is_seeded(tmp_path):
+    with pytest.warns(PrivacyWarning, match="random_state"):
+        model = new(random_state=0).update_matrix(STEPS[0])
+    model.checkpoint(tmp_path / "stream")
+    model._drop_stream()
+    with pytest.warns(PrivacyWarning, match="random_state"):
+        DPLowRankFactorizer.restore(tmp_path / "stream")._drop_stream()
 
 
 def test_secrets_stay_and_released_models_go():
@@ -193,6 +204,11 @@ def test_servers_are_for_one_release():
     model = new().update_matrix(STEPS[0])
     for call in (model.state_message, model.for_server, lambda: model.merge(b"")):
         refuses(PrivacyError, "max_releases=1", call)
+    with PrivacyLedger(3.0, 1e-5) as ledger:
+        refuses(PrivacyError, "max_releases=1", new(max_releases=1).merge, new())
+        assert not ledger.entries
+    one = new(max_releases=1).update_matrix(STEPS[0])
+    refuses(ValueError, "a stream is running", one.fit, STEPS[0])
 
 
 @pytest.mark.parametrize(
@@ -426,6 +442,8 @@ def test_servers_do_not_share_a_seed():
         first.update([0], [0], [1.0])
     refuses(ValueError, "random_state=None", first.for_server)
     refuses(ValueError, "row_offset", two_sketches().for_server, row_offset=-1)
+    refuses(ValueError, "sketch_seed", two_sketches().for_server, sketch_seed=-1)
+    refuses(ValueError, "n_honest_servers", two_sketches().for_server, n_honest_servers=0)
     whole = two_sketches().update([0], [0], [1.0]).for_server(sketch_seed=1)
     assert whole._state.source is None  # the sketches are those of the seed
     stream = two_sketches(max_releases=2)

@@ -224,6 +224,7 @@ def test_updates_beyond_the_bounds_count_as_the_bound(tmp_path):
         ([60], [0], [1.0], "rows must lie"),
         ([0], [-1], [1.0], "columns must lie"),
         ([0.5], [0], [1.0], "rows must be integers"),
+        (np.ma.masked_equal([1], 1), [0], [1.0], "none masked"),
         ([0], [0, 1], [1.0], "equally long"),
         ([0], [0], [np.nan], "NaN"),
     ],

@@ -669,6 +669,7 @@ def test_server_notices_an_altered_share(which):
     with pytest.raises(AggregationAbortedError, match=r"altered|do not belong") as caught:
         scene.server.advance()
     assert caught.value.opened
+    refuses(InvalidMessageError, "No step is running", scene.server.advance)
 
 
 def test_server_out_of_turn():

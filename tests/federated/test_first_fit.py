@@ -288,9 +288,9 @@ def test_rows_near_the_largest_float_make_no_client_warn(holder):
 def test_a_client_that_cannot_answer_answers_with_its_noise(spoil):
     """It pays, and sends noise in the usual shape, so that its failure stays private."""
 
-    def spoiled(original):
+    def spoiled(original, more_rows=50):  # a rule that fails for users, and not for the trial
         def term(self, *args):
-            if self._source.n_rows() > 50:  # a rule that fails for users, and not for the trial
+            if self._source.n_rows() > more_rows:
                 if spoil is None:
                     return np.zeros(31415)
                 raise spoil("31415")
@@ -305,6 +305,10 @@ def test_a_client_that_cannot_answer_answers_with_its_noise(spoil):
             words.append(client.respond(request))
         assert len(client.releases_) == 1
     assert np.array_equal(*words)
+    client, request = alone("user_direction_gram", HONEST["user_direction_gram"])
+    with replaced(UserQuery, "_sum", partial(spoiled, more_rows=0)):  # for public users, too
+        refuses(InvalidMessageError, None, client.respond, request)
+    assert client.releases_ == ()
 
 
 def nothing_of(original):
@@ -454,6 +458,8 @@ def test_a_device_is_one_user():
 def test_what_is_not_a_personalised_model():
     """Nor a fitted one, which would lose its users' models."""
     X, y, users = people(40, 0)
+    wrong = DPPersonalizedRegressor(whiten=2)
+    refuses(ValueError, "whiten", PersonalizedClient, wrong, X, y, CONFIG)
     with warnings.catch_warnings(action="ignore", category=UserWarning):
         fitted = clone(ALONE).fit(X, y, groups=users)
     for model in (DPPCA(), fitted):

@@ -124,7 +124,7 @@ def test_messages_read_as_they_were_written():
     assert wire.unpack_reveal(body) == {5: (0, b"s" * 33), 2: (1, b"t" * 33)}
 
 
-@pytest.mark.parametrize("read", [wire.unpack_opening, wire.unpack_shares])
+@pytest.mark.parametrize("read", [wire.unpack_opening, wire.unpack_shares, wire.unpack_keys])
 def test_a_message_that_is_cut_short_is_refused(read):
     for length in (0, 1, 15):
-        refuses(InvalidMessageError, "too short", read, memoryview(bytes(length)))
+        refuses(InvalidMessageError, "too short|instead of 128", read, memoryview(bytes(length)))

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
@@ -330,6 +331,16 @@ def test_weights_are_not_rounded_where_that_is_most_of_the_noise():
             assert (spread.name, spread.loss.kind, following.loss.kind) == ("spread", "pure", kind)
             assert fitted.privacy_spent_.epsilon <= 40.0
             assert fitted.algorithm_reason_.startswith(("power", "one_shot")[kind == "pure"])
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+@pytest.mark.parametrize("model", [DPSpectralEmbedding(1), DPTruncatedSVD(1, privacy_unit="edge")])
+def test_a_pure_fit_decides_after_a_release_without_a_delta(model):
+    model = clone(model).set_params(delta=0, epsilon=20.0).fit(np.full((20, 20), 0.5))
+    assert model.releases_[0].name == "spread" and model.algorithm_reason_.startswith("power")
+    losses = model.privacy_spent_.losses
+    assert {loss.kind for loss in losses} == {"pure"} and model.privacy_spent_.delta == 0
+    assert math.fsum(loss.value for loss in losses) == pytest.approx(20.0)
 
 
 def test_the_route_is_chosen_from_public_numbers():

@@ -1,6 +1,7 @@
 """Published algorithms: bounds that hold, receipts that say what is spent, and what they find."""
 
 import math
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -39,7 +40,7 @@ LITERAL = {
 }
 
 
-def changes(ask, unit):
+def changes(ask, unit, step=STEP):
     """Largest change over all edges, and its claimed bound."""
     base, worst, claimed = RNG.uniform(0, 1, (N, N)), 0.0, 0.0
     for i in range(N):
@@ -47,9 +48,9 @@ def changes(ask, unit):
             a, b = base.copy(), base.copy()
             a[i, j], b[i, j] = 0.0, 5.0
             first, second = ask(EntryQuery(a, unit)), ask(EntryQuery(sp.csr_array(b), unit))
-            moved = (first.answer(STEP) - second.answer(STEP)).astype(np.float64)
+            moved = (first.answer(step) - second.answer(step)).astype(np.float64)
             worst = max(worst, float(np.linalg.norm(moved)))
-            claimed = first.bound.l2_steps(STEP)
+            claimed = first.bound.l2_steps(step)
     return worst, claimed
 
 
@@ -70,8 +71,11 @@ def test_printed_bounds_are_literal_and_hold(name, rule):
 def test_length_is_bounded_and_the_bound_attained(rng):
     unit = MatrixUnit("edge", "add_remove", 0.0, 2.0)
     x = MATRICES["orthonormal"][:, 0]
-    for removed in (np.zeros(N), rng.standard_normal(N), 1e9 * np.ones(N)):
-        worst, claimed = changes(lambda q, r=removed: PublishedQuery(q, 1e-9).length(x, r), unit)
+    near = (np.zeros(N), rng.standard_normal(N), 1e9 * np.ones(N))
+    far = [scale * x for scale in (1e16, 2e16, 3e16, 4e16)]  # floats lie farther apart than 2
+    for removed, step in [*((each, STEP) for each in near), *((each, 1.0) for each in far)]:
+        length = partial(PublishedQuery.length, x=x, removed=removed)
+        worst, claimed = changes(lambda q, of=length: of(PublishedQuery(q, 1e-9)), unit, step)
         assert worst <= claimed
     first, second = np.argsort(-np.abs(x))[:2]
     edge = np.zeros((N, N))
@@ -231,6 +235,7 @@ def test_a_run_that_fails_spends_the_same(graph):
         (PersonalizedRegression(2, calibration="loose"), "calibration", 400),
         (PersonalizedRegression(2, adjacency="swap"), "adjacency", 400),
         (PersonalizedRegression(2, calibration="printed", epsilon=200.0), "protects less", 400),
+        (PowerDeflation(calibration="printed", epsilon=73.0), "protects less", 400),  # by values
     ],
 )
 def test_wrong_parameters_are_refused(graph, model, match, rows):

@@ -14,7 +14,7 @@ from skdp.regression import DPTraceRegressor, _measurements
 from skdp.testing import FitData, null_release, transcript_audit
 from skdp.testing.sensitivity import mixed_sizes
 from tools.checks import parametrize_with_dp_checks
-from tools.outcomes import messages_of, refuses
+from tools.outcomes import assert_refused, messages_of, refuses
 from tools.pairs import worst_case_pair
 
 # Noise is seeded where a number is compared with a limit; that it warns has a test of its own.
@@ -159,6 +159,13 @@ def test_rank_is_cut_to_the_shape_and_the_default_shape_is_a_column():
     assert DPTraceRegressor(9, epsilon=9.0).fit(X, y).rank_ == 3
     column = DPTraceRegressor().fit(X.reshape(3000, -1), y)
     assert column.coef_.shape == (12, 1) and column.rank_ == 1
+
+
+def test_what_does_not_go_together_is_refused_before_it_is_paid():
+    wrong = DPTraceRegressor(budget_split={"gram": 1.0})
+    refuses(ValueError, "budget_split", wrong._check_parameters)  # which a search asks first
+    full = DPTraceRegressor(measurement_covariance=np.eye(6))
+    assert_refused(full, "needs dense X", sp.csr_array(np.eye(6)), np.ones(6))
 
 
 def test_plan_needs_no_data():

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy.special import ndtri
+from scipy.stats import beta
 from sklearn.decomposition import PCA
 
 from skdp import DPPCA
@@ -325,6 +326,24 @@ def test_bounds_are_silent_on_equal_laws(law, rng):
         pair = {"cauchy": pair, "ties": np.rint(pair), "constant": np.ones((2, 300))}[law]
         over += distribution_free_mu(*pair, 0.01) > 0, epsilon_lower_bound(*pair, 0.0, 0.01) > 0
     assert np.all(over <= 3 + 6 * 3**0.5)
+
+
+def test_bounds_are_those_of_their_formulas(rng):
+    """Two unequal samples: the delta method, and the Beta law at each threshold."""
+    low, high = rng.standard_normal(30), 2 + 3 * rng.standard_normal(40)
+    mu = (high.mean() - low.mean()) / math.sqrt((low.var(ddof=1) + high.var(ddof=1)) / 2)
+    error = 2.3263478740 * math.sqrt(2 / 30 + mu**2 / 120)  # the .99 quantile
+    assert gaussian_mu(low, high, 0.01) == pytest.approx((mu, mu - error))
+    rates = []
+    for cut in [*low, *high]:
+        over, under = np.sum(low > cut), np.sum(high <= cut)
+        if over < 30 and under < 40:
+            rates.append((beta.ppf(1 - 0.01 / 62, over + 1, 30 - over),
+                          beta.ppf(1 - 0.01 / 82, under + 1, 40 - under)))  # fmt: skip
+    best = max(-ndtri(fpr) - ndtri(fnr) for fpr, fnr in rates)
+    assert distribution_free_mu(low, high, 0.01) == pytest.approx(best)
+    powers = [max(1 - fnr - 0.05, 0.0) / fpr for fpr, fnr in rates]
+    assert epsilon_lower_bound(low, high, 0.05, 0.01) == pytest.approx(math.log(max(*powers, 1.0)))
 
 
 def test_negative_shift_certifies_nothing(rng):

@@ -80,6 +80,17 @@ def test_fits_warn_where_the_number_of_units_is_public(estimator, data, said):
         assert any(f"{said} would satisfy it" in text for text in said_of_it) == expected
 
 
+def test_records_streams_and_graphs_warn_of_their_public_number():
+    trace = skdp.DPTraceRegressor(1, adjacency="replace", delta=0.06)
+    stream = skdp.DPLowRankFactorizer(1, privacy_unit="entry", matrix_shape=X.shape, delta=0.06)
+    graph = skdp.DPSpectralEmbedding(1, epsilon=20.0, delta=0.06)  # of a delta that may be used
+    for fit, data, of in (
+        (trace.fit, (X, X[:, 0]), "row of 400"), (stream.update, ([0], [0], [1.0]), "cell of 400"),
+        (graph.fit, (np.full((20, 20), 0.5),), "pair of nodes of 20"),
+    ):  # fmt: skip
+        assert any(f"random {of} would satisfy it" in text for text in messages_of(fit, *data))
+
+
 def test_nothing_is_said_of_private_numbers_and_of_a_delta_that_is_not_spent():
     graph, spent, rows = _graph(), [], np.tile(X, (5, 1))
     for estimator, data in [

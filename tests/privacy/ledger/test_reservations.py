@@ -209,6 +209,7 @@ def test_a_reservation_key_does_not_show():
     assert repr(keyed) == repr(plain)
     assert "_reservation_key" not in keyed._repr_html_()
     assert "_reservation_key" not in vars(clone(keyed))
+    assert "_reservation_key" not in keyed.__getstate__()  # of a ledger that is closed
     assert "_reservation_key" not in vars(plain)
     loaded = pickle.loads(pickle.dumps(keyed))
     np.testing.assert_array_equal(loaded.transform(X), keyed.transform(X))
