@@ -196,7 +196,7 @@ def public_range(estimator, d, *, centers):
     """
     if estimator.bounds is None:
         return check_center(estimator.center, d), 1.0, ()
-    low, high = column_bounds(estimator, "bounds", d, feature_names(estimator))
+    low, high = column_bounds(estimator, d, feature_names(estimator))
     middle, radius = middle_and_radius(low, high, centered=centers)
     return middle, float(np.linalg.norm(radius)), (low, high)
 
@@ -511,7 +511,7 @@ class ProbabilisticModelMixin:
         rows = self.mean_ + inside + outside
         if getattr(self, "bounds", None) is not None:
             names = getattr(self, "feature_names_in_", None)
-            rows = np.clip(rows, *column_bounds(self, "bounds", rows.shape[1], names))
+            rows = np.clip(rows, *column_bounds(self, rows.shape[1], names))
         return rows.astype(self.components_.dtype, copy=False)
 
     def score_samples(self, X: Any) -> Any:

@@ -479,7 +479,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         _validation.check_bool(self, "fit_intercept")
         _validation.check_clip_norm(self)
         if self.bounds is not None:
-            _validation.check_column_bounds(self, "bounds")
+            _validation.check_column_bounds(self)
 
     def _releases_sums(self):
         """Whether sums and totals are released, besides products."""
@@ -533,7 +533,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         """Return centre and unit of each column, from `bounds` if there are any."""
         if self.bounds is None:
             return RowScale(np.zeros(d), np.ones(d), -math.inf, math.inf)
-        low, high = _validation.column_bounds(self, "bounds", d, feature_names(self))
+        low, high = _validation.column_bounds(self, d, feature_names(self))
         center, size = _validation.middle_and_radius(low, high, centered=self.fit_intercept)
         return RowScale(center, size, (low - center) / size, (high - center) / size)
 

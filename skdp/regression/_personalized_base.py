@@ -318,7 +318,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     def _check_parameters(self):
         _validation.check_int(self, "n_components", 1, also=("auto",))
         if self._y_numeric:
-            _validation.check_range(self, "target_bounds")
+            _validation.check_range(self)
         else:
             _validation.check_real(
                 self, "coef_clip_norm", 1e-100, 1e100, closed="both", also=("auto",)

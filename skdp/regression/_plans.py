@@ -102,7 +102,7 @@ class RidgeClassifierPlans(PlansMixin):
 
 def in_target_bounds(estimator: Any, y: Any, away: Any = 0.0) -> Any:
     """Return targets of variance 1 that fill a usual part of public bounds, or lie away from 0."""
-    bounds = check_range(estimator, "target_bounds")
+    bounds = check_range(estimator)
     if bounds is None:
         return y + away
     low, high = bounds

@@ -199,7 +199,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         return self._close_session(session, self._fit_session(session, placed))
 
     def _check_parameters(self):
-        check_range(self, "target_bounds")
+        check_range(self)
         return super()._check_parameters()
 
     def _fit_session(self, session, placed):
