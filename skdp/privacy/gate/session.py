@@ -40,14 +40,6 @@ from skdp.privacy.gate.bounds import (
     laplace_step,
 )
 from skdp.privacy.noise import integers as noise
-from skdp.privacy.noise.integers import (
-    MAX_FLIPS,
-    chance_of_flip,
-    draw_flips,
-    flip_rate,
-    flipped,
-    unbiased_deviation,
-)
 from skdp.privacy.noise.words import NoiseSource
 
 # Private code runs so that only its answer becomes known.
@@ -304,15 +296,15 @@ class FlipGrant(Grant):
     """
 
     def __init__(self, session: PrivacySession, bound: Bound, epsilon: float) -> None:
-        self._rate = 0 if epsilon == math.inf else flip_rate(epsilon / bound.cells)
-        probability = chance_of_flip(self._rate)
-        if probability * bound.size > MAX_FLIPS:
+        self._rate = 0 if epsilon == math.inf else noise.flip_rate(epsilon / bound.cells)
+        probability = noise.chance_of_flip(self._rate)
+        if probability * bound.size > noise.MAX_FLIPS:
             raise ValueError(
                 f"{bound.name!r} would flip {probability * bound.size:.2g} of {bound.size} cells, "
-                f"more than {MAX_FLIPS:.0e}. Use a larger 'epsilon' or another 'algorithm'."
+                f"more than {noise.MAX_FLIPS:.0e}. Use a larger 'epsilon' or another 'algorithm'."
             )
         mechanism = "randomised response" if self._rate else "none (epsilon is infinite)"
-        scale = unbiased_deviation(probability)
+        scale = noise.unbiased_deviation(probability)
         super().__init__(session, bound, mechanism, scale, scale)
 
     def nothing(self) -> NDArray[Any]:
@@ -331,7 +323,7 @@ class FlipGrant(Grant):
         if not self._rate:
             return self.nothing()
         words = self._session.source.words(self.serial, self.bound.name, self.noise_scale, *index)
-        return draw_flips(words, self.bound.size, self._rate)
+        return noise.draw_flips(words, self.bound.size, self._rate)
 
     def finish(self, total: NDArray[Any]) -> Answer:
         """Return the places of ones as a sparse array."""
@@ -341,7 +333,7 @@ class FlipGrant(Grant):
 
     def joined(self, exact: NDArray[Any], drawn: NDArray[Any]) -> NDArray[Any]:
         """Flip cells: those that are in one of two sorted lists of places."""
-        return flipped(exact, drawn)
+        return noise.flipped(exact, drawn)
 
 
 CHOICE_BITS = 32  # grid of the scores of one choice: leaves room for two thousand million rows
