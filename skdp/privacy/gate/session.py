@@ -27,18 +27,7 @@ from skdp.exceptions import BudgetExceededError, PrivacyError, unheard
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
-from skdp.privacy.gate.bounds import (
-    MAX_DRAWS,
-    SAMPLER_DISTANCE,
-    Ask,
-    Bound,
-    Bounded,
-    Path,
-    PrivacyBudget,
-    check_later_releases,
-    gaussian_step,
-    laplace_step,
-)
+from skdp.privacy.gate import bounds
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import NoiseSource
 
@@ -159,7 +148,7 @@ class Grant:
     def __init__(
         self,
         session: PrivacySession,
-        bound: Bound,
+        bound: bounds.Bound,
         mechanism: str,
         step: float,
         noise_scale: float,
@@ -295,7 +284,7 @@ class FlipGrant(Grant):
     flip (y - p)/(1 - 2p) is unbiased for a cell; its deviation is the noise scale of the answer.
     """
 
-    def __init__(self, session: PrivacySession, bound: Bound, epsilon: float) -> None:
+    def __init__(self, session: PrivacySession, bound: bounds.Bound, epsilon: float) -> None:
         self._rate = 0 if epsilon == math.inf else noise.flip_rate(epsilon / bound.cells)
         probability = noise.chance_of_flip(self._rate)
         if probability * bound.size > noise.MAX_FLIPS:
@@ -369,7 +358,7 @@ class PrivacySession:
 
     def __init__(
         self,
-        budget: PrivacyBudget,
+        budget: bounds.PrivacyBudget,
         *,
         source: NoiseSource,
         adjacency: str,
@@ -422,7 +411,7 @@ class PrivacySession:
         return 1.0 - self.shares[kind]
 
     def affordable(
-        self, bound: Bound, share: float, kind: str = "gaussian", draws: int = 1
+        self, bound: bounds.Bound, share: float, kind: str = "gaussian", draws: int = 1
     ) -> float:
         """Return the share, lowered to what is left if rounding made it larger; else raise."""
         left = self.left(kind)
@@ -434,7 +423,7 @@ class PrivacySession:
         return min(share, left)
 
     def _check_draws(self, number: int, what: str) -> None:
-        if self.draws + number > MAX_DRAWS:
+        if self.draws + number > bounds.MAX_DRAWS:
             raise BudgetExceededError(f"{what!r} asks for more noise than a fit may draw.")
 
     def charge_draws(self, number: int) -> None:
@@ -452,23 +441,23 @@ class PrivacySession:
         self.ledger += (line,)
         self.observer.paid(line.name)
 
-    def _scale(self, bound: Bound, share: float) -> tuple[str, float, float, Loss]:
+    def _scale(self, bound: bounds.Bound, share: float) -> tuple[str, float, float, Loss]:
         """Return (mechanism, step, noise scale, loss) of a release with this share."""
         budget = self.budget
         if budget.exact:
             return "none (epsilon is infinite)", 0.0, 0.0, Loss("gaussian", math.inf)
         if budget.pure:
             epsilon = budget.pure_epsilon * share
-            step = laplace_step(bound, epsilon)
+            step = bounds.laplace_step(bound, epsilon)
             spread = math.sqrt(2.0) * noise.LAPLACE_SCALE
             return "laplace", step, step * spread, Loss("pure", epsilon)
         mu, copies = self.mu(share), math.sqrt(budget.copies)
-        step = gaussian_step(bound, mu / copies)
+        step = bounds.gaussian_step(bound, mu / copies)
         mechanism = "gaussian" if budget.copies == 1 else f"gaussian, mean of {budget.copies}"
         return mechanism, step, step * noise.EFFECTIVE_SIGMA / copies, Loss("gaussian", mu)
 
     def grant(
-        self, bound: Bound, share: float, *, note: str = "", openings: int = 1, unit: int = 1
+        self, bound: bounds.Bound, share: float, *, note: str = "", openings: int = 1, unit: int = 1
     ) -> Grant:
         """Pay for one release; nothing is read yet.
 
@@ -500,7 +489,7 @@ class PrivacySession:
             self.pay(line, share, kind, openings * bound.size)
         return grant
 
-    def _grant_flips(self, bound: Bound, share: float) -> FlipGrant:
+    def _grant_flips(self, bound: bounds.Bound, share: float) -> FlipGrant:
         """Pay for flips of the cells of a binary array: a pure release."""
         budget = self.budget
         if not (budget.pure or budget.exact):
@@ -522,7 +511,7 @@ class PrivacySession:
         """
         kind = self.budget.kind
         with self.lock:
-            share = self.affordable(Bound("unused_budget", (0,), 0.0), share, kind)
+            share = self.affordable(bounds.Bound("unused_budget", (0,), 0.0), share, kind)
             size = self.budget.pure_epsilon * share if self.budget.pure else self.mu(share)
             line = LedgerEntry("unused_budget", "paid, not read", 0.0, 0.0, Loss(kind, size))
             self.pay(line, share, kind)
@@ -551,7 +540,7 @@ class PrivacySession:
     def take_delta(self) -> None:
         """Use the delta: the next releases are Gaussian, after pure ones of at most epsilon / 2."""
         used = (shares := self.shares)["pure"] * self.budget.pure_epsilon
-        self.budget = PrivacyBudget(self.budget.epsilon, self.open[-1].value, used)
+        self.budget = bounds.PrivacyBudget(self.budget.epsilon, self.open[-1].value, used)
         shares.update(pure=1.0, gaussian=shares["gaussian"] + (used > self.budget.pure_epsilon))
 
     def mu(self, share: float) -> float:
@@ -559,16 +548,16 @@ class PrivacySession:
         return math.inf if self.budget.exact else self.budget.mu * math.sqrt(share)
 
     # -- the verbs -------------------------------------------------------------------------
-    def release(self, bounded: Bounded, share: float) -> Answer:
+    def release(self, bounded: bounds.Bounded, share: float) -> Answer:
         """Pay, read, add noise: one public answer."""
         grant = self.grant(bounded.bound, share)
         return bounded.decoded(grant.open(bounded.answer), grant.step)
 
-    def accumulate(self, bound: Bound, share: float) -> Accumulator:
+    def accumulate(self, bound: bounds.Bound, share: float) -> Accumulator:
         """Pay and draw the noise now; data may be added later, in parts; opened once."""
         return Accumulator(self.grant(bound, share, note=", noise first"))
 
-    def choose(self, bounded: Bounded, share: float) -> int:
+    def choose(self, bounded: bounds.Bounded, share: float) -> int:
         """Choose an index by the exponential mechanism (large scores are likely).
 
         `share` is a share of the budget's pure epsilon; the loss recorded is its range.
@@ -625,15 +614,15 @@ class PrivacySession:
         self.starts += 1
         return self.source.derive("start").words(self.starts)(number)
 
-    def answer(self, path: Path, bounded: Bounded, share: float) -> Any:
+    def answer(self, path: bounds.Path, bounded: bounds.Bounded, share: float) -> Any:
         """Answer what an `Ask` asks for: a release, or a choice."""
         return (self.release if bounded.bound.linf is None else self.choose)(bounded, share)
 
-    def ask(self, query: object) -> Ask:
+    def ask(self, query: object) -> bounds.Ask:
         """Return the `Ask` of a query, which solvers get in place of the query."""
         if not self.ledger:
-            check_later_releases(query, self.budget, self.open)
-        return Ask(self, query)
+            bounds.check_later_releases(query, self.budget, self.open)
+        return bounds.Ask(self, query)
 
     # -- the receipt -----------------------------------------------------------------------
     def _snapped(self, losses: tuple[Loss, ...]) -> tuple[Loss, ...]:
@@ -678,5 +667,5 @@ class PrivacySession:
             adjacency=self.adjacency,
             unit=self.unit,
             seeded=self.source.seeded,
-            sampler_tv_distance=budget.copies * SAMPLER_DISTANCE * drawn,
+            sampler_tv_distance=budget.copies * bounds.SAMPLER_DISTANCE * drawn,
         )
