@@ -42,18 +42,6 @@ class _Header(NamedTuple):
     sparse: bool
 
 
-def _dtype_of_member(archive: NpzFile, name: str) -> np.dtype[Any]:
-    """Read the dtype of an array in an npz file, and nothing more of it."""
-    assert archive.zip is not None
-    with archive.zip.open(name) as member:
-        version = np.lib.format.read_magic(member)
-        read = np.lib.format.read_array_header_2_0
-        if version == (1, 0):
-            read = np.lib.format.read_array_header_1_0
-        dtype: np.dtype[Any] = read(member)[2]
-    return dtype
-
-
 def _opened_file(path: str) -> Any:
     """Map an npy file, or open an archive; nothing is unpickled."""
     with _PARSER:
@@ -68,8 +56,12 @@ def _read_header(path: str) -> _Header:
     with found as archive:
         if "format" not in archive or archive["format"].item() not in (b"csr", "csr"):
             raise ValueError("not a CSR matrix")
-        shape = tuple(int(size) for size in archive["shape"])
-        return _Header(shape, _dtype_of_member(archive, "data.npy"), True)
+        shape, form = tuple(int(size) for size in archive["shape"]), np.lib.format
+        assert archive.zip is not None
+        with archive.zip.open("data.npy") as member:  # of which only the header is read
+            old = form.read_magic(member) == (1, 0)
+            read = form.read_array_header_1_0 if old else form.read_array_header_2_0
+            return _Header(shape, read(member)[2], True)
 
 
 def _checked_header(path: str) -> _Header:
@@ -493,7 +485,9 @@ class DaskRows(DaskParts):
             self.lengths: tuple[float, ...] = tuple(X.chunks[0])  # of the blocks; NaN: not known
             n_features = int(X.shape[1])
         else:
-            sources = _sources(rows)
+            sources = list(rows) if all(map(blocks.is_source, rows)) else BlockFiles(rows).chunks()
+            if not sources:
+                raise ValueError("DaskRows needs at least one block. Got none.")
             items = [Sealed(source) for source in sources]
             self.dtype = getattr(sources[0], "dtype", np.dtype(np.float64))
             self.sparse = getattr(sources[0], "sparse", False)
@@ -512,13 +506,6 @@ class DaskRows(DaskParts):
     def n_rows(self) -> int:
         """Return the private number of rows; counted on the workers where it is not known."""
         return int(self.known_rows) if self.known_rows == self.known_rows else super().n_rows()
-
-
-def _sources(rows: Sequence[Any]) -> list[Any]:
-    sources = list(rows) if all(map(blocks.is_source, rows)) else BlockFiles(rows).chunks()
-    if not sources:
-        raise ValueError("DaskRows needs at least one block. Got none.")
-    return sources
 
 
 def _apply(block: Any, project: Sealed) -> NDArray[Any]:
