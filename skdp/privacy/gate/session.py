@@ -660,12 +660,6 @@ class PrivacySession:
         delta, drawn = budget.delta, budget.sampler_delta > 0.0 and not self.open
         if self.open:  # its delta covers the sampler
             (_, epsilon), (_, delta) = losses = self.open
-        return PrivacySpent(
-            epsilon=epsilon,
-            delta=delta,
-            losses=losses,
-            adjacency=self.adjacency,
-            unit=self.unit,
-            seeded=self.source.seeded,
-            sampler_tv_distance=budget.copies * bounds.SAMPLER_DISTANCE * drawn,
-        )
+        distance = budget.copies * bounds.SAMPLER_DISTANCE * drawn
+        facts = self.adjacency, self.unit, self.source.seeded, distance
+        return PrivacySpent(epsilon, delta, losses, *facts)
