@@ -68,9 +68,7 @@ def check_real(estimator: Any, name: str, low, high, *, closed="neither", also=(
     expected = f"a float in the range {left}{float(low)}, {float(high)}{right}"
     if also:
         expected += f" or a str among {sorted(also)}"
-    if not is_real(value):
-        refuse_value(estimator, name, expected, value)
-    number = float(value)  # a float32 would overflow next to the ends
+    number = float(value) if is_real(value) else math.nan  # a float32 would overflow near the ends
     above = number >= low if left == "[" else number > low
     below = number <= high if right == "]" else number < high
     if not (above and below):
@@ -175,13 +173,10 @@ def check_bounds(estimator: Any, name: str) -> tuple[float, float]:
         "between 1e-60 and 1e60, one for all entries (columns of unlike ranges: map them by "
         "PublicScaler(bounds=[(low, high), ...]) first)"
     )
-    try:
-        low, high = value
+    try:  # floats, as narrow numbers of numpy overflow where they are compared
+        low, high = (float(end) if is_real(end) else math.nan for end in value)
     except (TypeError, ValueError):
-        refuse_value(estimator, name, expected, value)
-    if not (is_real(low) and is_real(high)):
-        refuse_value(estimator, name, expected, value)
-    low, high = float(low), float(high)  # narrow numbers of numpy overflow where they are compared
+        low = high = math.nan
     if not (low <= 0 <= high and 1e-60 <= max(-low, high) <= 1e60):
         refuse_value(estimator, name, expected, value)
     return low, high
@@ -226,9 +221,8 @@ def check_shape(estimator, name):
         m, n = value
     except (TypeError, ValueError):
         refuse_value(estimator, name, expected, value)
-    for side in (m, n):
-        if not _is_int(side, 1):
-            refuse_value(estimator, name, expected, value)
+    if not (_is_int(m, 1) and _is_int(n, 1)):
+        refuse_value(estimator, name, expected, value)
     return int(m), int(n)
 
 
