@@ -291,15 +291,6 @@ def check_placed(estimator, X, y, *, numbers, multi_output=True, reset=True):
     return in_memory(X, y=check_numbers(y) if numbers else np.asarray(y))
 
 
-def groups_in_blocks(estimator, X, groups, *, accept_sparse):
-    """Return rows in blocks with their groups, which are in memory or in the same blocks."""
-    companions = _companions(estimator, X, accept_sparse)
-    return Placed(
-        companions.source,
-        {"groups": companions.column("groups", groups, _validation.check_labels, (1,))},
-    )
-
-
 def in_blocks(estimator, X, y, groups=None, *, numbers, multi_output=False):
     """Return rows in blocks with targets (and groups), which are in memory or the same blocks."""
     if y is None:
@@ -455,8 +446,9 @@ class GroupUnitMixin:
             return rows
         if as_blocks(X) is not None and not is_memory_map(X):
             refuse_column(self)
-            placed = groups_in_blocks(self, X, groups, accept_sparse=options["accept_sparse"])
-            return groups_of(placed, GroupForm(_validation.check_labels))
+            check, companions = _validation.check_labels, _companions(self, X, **options)
+            columns = {"groups": companions.column("groups", groups, check, (1,))}
+            return groups_of(Placed(companions.source, columns), GroupForm(check))
         X, groups = split_rows(self, X, groups, reset=True, **options)
         return GroupRows(X, {}, np.unique(labels_of(groups, X.shape[0]), return_inverse=True)[1])
 
