@@ -550,11 +550,8 @@ class DPStandardScaler(
             arrays, one for each block.
         """
         check_is_fitted(self)
-        scale = Standardisation(
-            self.feature_bounds_,
-            self.mean_ if self.with_mean else None,
-            self.scale_ if self.with_std else None,
-        )
+        mean, size = self.mean_ if self.with_mean else None, self.scale_ if self.with_std else None
+        scale = Standardisation(self.feature_bounds_, mean, size)
         source = _inputs.as_blocks(X)
         if source is None:
             return scale(_inputs.checked(self, X, accept_sparse=self._accepted(X), reset=False))
