@@ -428,14 +428,10 @@ class TangentQuery(SumQuery):
             removed = np.rint(self._grid * self._removed)
             return total[:d] - integers.wide_map(removed, total[d : d + p], total[d + p :])
 
-        bound = Bound(
-            "tangent_product",
-            (d, p),
-            self.neighbours.array(level) * WIDER,
-            slack=math.sqrt(d * p),
-            cross=self.neighbours.array(self.clip_norm) * math.sqrt(p),
-            min_step=(self.clip_norm * integers.FINEST_UNIT) ** 2,
-        )
+        l2, slack = self.neighbours.array(level) * WIDER, math.sqrt(d * p)
+        cross = self.neighbours.array(self.clip_norm) * math.sqrt(p)
+        finest = (self.clip_norm * integers.FINEST_UNIT) ** 2
+        bound = Bound("tangent_product", (d, p), l2, slack=slack, cross=cross, min_step=finest)
         return Bounded(bound, answer)
 
 
