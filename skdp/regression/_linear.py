@@ -127,9 +127,11 @@ class Releases:
         else:
             rows, records = placed.rows, placed.joined(form)
         self.d, self.q, self.scale = rows.n_features, form.n_targets, scale
-        self.learns = estimator._learns_columns(session, rows)
-        self.public_units = estimator._public_units(self.d)
         self.dense = not getattr(rows, "sparse", False)
+        # Whether columns are divided by learnt units: from public facts.
+        narrow = self.d <= GRAM_FEATURES and (estimator.bounds is None or self.dense)
+        self.learns = narrow and estimator.clip_norm == "auto" and not self.exact
+        self.public_units = estimator._public_units(self.d)
         # A moment of all columns may be too large for sparse or wide rows without bounds.
         wide = self.d > GRAM_FEATURES or not self.dense
         self.screened = wide and estimator.bounds is None and not self.exact
@@ -421,12 +423,6 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         attributes = {"clip_norm_": released.clip_norm, "feature_bounds_": cut.bounds()}
         attributes |= {"center_": units.center, "scale_": units.size}
         return coefficients, intercepts, attributes
-
-    def _learns_columns(self, session, rows):
-        """Whether columns are divided by learnt units: from public facts."""
-        bounded = self.bounds is not None and getattr(rows, "sparse", False)
-        narrow = rows.n_features <= GRAM_FEATURES and not bounded
-        return narrow and self.clip_norm == "auto" and not session.budget.exact
 
     def _public_units(self, d):
         """Return centre and unit of each column, from `bounds` if there are any."""

@@ -250,10 +250,3 @@ def factorize(
     with np.errstate(over="ignore"):
         values = np.minimum(np.ldexp(factors.values, power), np.finfo(np.float64).max)
     return factors._replace(values=values)
-
-
-def gram_factors(reports: FloatArray, scale: float, k: int) -> tuple[FloatArray, FloatArray]:
-    """Return the k leading eigenpairs of Y'Y - m scale^2 I: the noise of m reports taken off."""
-    m, n = reports.shape
-    values, vectors = np.linalg.eigh(reports.T @ reports - m * scale**2 * np.eye(n))
-    return np.maximum(values[::-1][:k], 0.0), vectors[:, ::-1][:, :k]
