@@ -300,7 +300,7 @@ class ScalerPlans(PlansMixin):
     _measure = "1 - mean relative error of the scales (of means in deviations, without scales)"
 
     def _made(self, rng, n, d, signal=0.25, skew=None):
-        rows, signal = rows_of(n, d), check_share("signal", signal)
+        rows, signal = rows_of(n, d), check_share(signal)
         size = np.exp(rng.standard_normal(d))
         center = size * rng.standard_normal(d)
         said = "skewed columns some deviations from 0"
