@@ -37,9 +37,10 @@ def warn_no_signal(estimator, session, attributes, n):
     if session.budget.exact:
         return
     flips = [line.noise_scale for line in session.ledger if line.name == "randomized_entries"]
-    products = [line for line in session.ledger if line.name == "right_product"]
-    products = products["degrees_" in attributes :]  # the first one released the degrees
-    edge = _SEEN * _subspaces.products_threshold(products, n)
+    products = [line.noise_scale for line in session.ledger if line.name == "right_product"]
+    scales = products["degrees_" in attributes :] or [math.inf]  # the first one released degrees
+    mean = math.sqrt(math.fsum(scale * scale for scale in scales) / len(scales))
+    edge = _SEEN * _subspaces.iteration_threshold(mean, n)
     if flips:
         edge = _subspaces.iteration_threshold(flips[0] * float(bound_of(estimator)[1]), n)
     if np.max(np.abs(attributes["eigenvalues_"])) >= edge:
