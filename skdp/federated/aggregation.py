@@ -595,5 +595,4 @@ def simulated_aggregator(
         number: AggregationClient(run_id, number, config, respond).handle
         for number, respond in enumerate(callbacks)
     }
-    transport = LocalTransport(handlers, lost=lost)
-    return SecureAggregator(transport, config, run_id)
+    return SecureAggregator(LocalTransport(handlers, lost=lost), config, run_id)

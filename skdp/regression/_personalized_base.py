@@ -522,8 +522,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         scaling = Scaling(self.feature_center_, self.feature_scale_, limit)
         coef = np.atleast_2d(self.global_coef_).T
         seen = scaling.of_scaled(coef, np.ravel(self.global_intercept_))
-        model = personalization.GlobalModel(*seen)
-        model = model._replace(own_means=not self.target_scale_found_)
+        model = personalization.GlobalModel(*seen, own_means=not self.target_scale_found_)
         whitener = self.whitening_ * scaling.scale[:, None] if self.whiten else None
         view = self._view(whitener, model if self._y_numeric else None)
         return scaling, Heads(view, self.components_.T, model)

@@ -199,8 +199,7 @@ def _als_step(start: Factors, right: Answer, left: Answer, F: FloatArray, S: Flo
     U, values, turn = np.linalg.svd(W, full_matrices=False)
     V = V @ turn.T
     weights = len(z.value) / np.maximum(values, NEGLIGIBLE * values[0]) ** 2
-    H = _least_squares(z, y, S, F, U, weights)
-    return _refactored(U, H, start)
+    return _refactored(U, _least_squares(z, y, S, F, U, weights), start)
 
 
 def _least_squares(

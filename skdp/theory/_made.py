@@ -260,8 +260,7 @@ def _factor_of_draw(
 def drawn(weights: FloatArray, words: FloatArray) -> NDArray[np.int64]:
     """Return the indices that uniform numbers draw, with probability as the weights."""
     edges = np.cumsum(weights)
-    found = np.searchsorted(edges, words * edges[-1])
-    return np.minimum(found, len(weights) - 1)
+    return np.minimum(np.searchsorted(edges, words * edges[-1]), len(weights) - 1)
 
 
 def first_distinct(

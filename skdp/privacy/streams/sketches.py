@@ -375,8 +375,7 @@ def merged_receipt(
     """
     receipts = [receipt for block in blocks for state in block for receipt in state]
     first = receipts[0]
-    covers = [_block_losses(block, clipped_rows) for block in blocks]
-    losses = _largest(covers)
+    losses = _largest([_block_losses(block, clipped_rows) for block in blocks])
     delta = max(float(receipt["delta"]) for receipt in receipts)
     claimed = max(float(receipt["epsilon"]) for receipt in receipts)
     distance = sum(map(len, blocks)) * SAMPLER_DISTANCE  # each opened state has a sampler's error
