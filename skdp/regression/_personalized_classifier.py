@@ -283,7 +283,8 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         y : ndarray of shape (n_samples,)
             Labels. Those for a fitted user are for that user alone.
         """
-        return self.classes_[np.argmax(self.predict_proba(X, groups), axis=1)]
+        best = np.argmax(self.predict_proba(X, groups), axis=1)
+        return self.classes_[best]
 
     def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
         """Return the accuracy; on private rows it is not covered.
