@@ -16,32 +16,8 @@ from sklearn import config_context
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import check_array, check_X_y, column_or_1d, validate_data
 
-from skdp._validation import (
-    FLOATS,
-    check_bounds,
-    check_int,
-    check_labels,
-    check_option,
-    check_real,
-    column_names,
-    columns_of,
-    complete_labels,
-    holds_times,
-    refuse_files,
-)
-from skdp.data.blocks import (
-    DenseRows,
-    SparseRows,
-    as_array,
-    check_source,
-    in_64_bits,
-    is_dask_array,
-    is_paths,
-    is_source,
-    plain_block,
-    refuse_malformed,
-    row_source,
-)
+from skdp import _validation
+from skdp.data import blocks
 from skdp.data.histories import binary_rows
 from skdp.data.stored_rows import BlockFiles, DaskRows, map_rows, whole_rows
 from skdp.data.units import GroupForm, GroupRows, Placed, groups_of, in_memory
@@ -73,7 +49,7 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
     name = estimator if isinstance(estimator, str) else type(estimator).__name__
     for part in data:
         _refuse_form(name, part)
-    texts = "".join(columns_of(part, "OUST") or "" for part in data)
+    texts = "".join(_validation.columns_of(part, "OUST") or "" for part in data)
     text = (
         f"{name} needs numbers, and found text{texts}: encode categories by a public list first, "
         "with OneHotEncoder(categories=[...], handle_unknown='ignore') in a ColumnTransformer."
@@ -99,7 +75,7 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
     }
     try:
         with QUIET(), config_context(array_api_dispatch=False):  # arrays of numpy, whatever came
-            return check(*map(in_64_bits, data), **{"dtype": FLOATS} | options)
+            return check(*map(blocks.in_64_bits, data), **{"dtype": _validation.FLOATS} | options)
     except (ValueError, TypeError, OverflowError) as error:
         message = f"{error}{error.__cause__}"  # which alone quotes bytes of no type
         if (said := next((a for cause, a in advice.items() if cause in message), None)) is None:
@@ -109,21 +85,21 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
 
 def _refuse_form(name, data):
     """Refuse input that a conversion to an array would hide: files, dates, masks, wrong indices."""
-    refuse_files(name, data)
+    _validation.refuse_files(name, data)
     if isinstance(data, tuple) and sp.issparse(getattr(data, "matrix", None)):
         raise TypeError(f"{name} needs a matrix. Pass the attribute 'matrix' of this object.")
-    if (dates := columns_of(data, "Mm")) is not None or holds_times(data):
+    if (dates := _validation.columns_of(data, "Mm")) is not None or _validation.holds_times(data):
         raise ValueError(f"{name} needs numbers, and found dates or times{dates or ''}: {_DATES}.")
     if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
         raise ValueError(f"Input has masked entries, and {name} {_MISSING}")
-    refuse_malformed(data, name)
+    blocks.refuse_malformed(data, name)
 
 
 def check_numbers(y: Any, name: str = "y") -> Any:
     """Return targets as an array; refuse text, which numpy's error would quote when casting it."""
     if sp.issparse(y):
         raise TypeError(f"{name} is sparse, but must be dense: use '.toarray()'.")
-    y = in_64_bits(np.asarray(y))
+    y = blocks.in_64_bits(np.asarray(y))
     if y.dtype.kind not in "fiub":
         raise ValueError(
             f"{name} must hold numbers. Got values of type {y.dtype.type.__name__}: encode "
@@ -139,8 +115,10 @@ def check_targets(estimator, y, *, numbers=True, name="y"):
     if y is None:
         raise ValueError(f"{type(estimator).__name__} needs {name!r}. Got None.")
     check = partial(check_array, ensure_2d=False, input_name=name, estimator=estimator)
-    refuse_files(type(estimator).__name__, y)
-    y = advised(estimator, check, complete_labels(y), dtype="numeric" if numbers else None)
+    _validation.refuse_files(type(estimator).__name__, y)
+    y = advised(
+        estimator, check, _validation.complete_labels(y), dtype="numeric" if numbers else None
+    )
     return check_numbers(y, name) if numbers else y
 
 
@@ -151,13 +129,13 @@ def is_memory_map(X):
 
 def as_blocks(X):
     """Return the source of rows that come in blocks, or None for rows in memory."""
-    if is_source(X):
+    if blocks.is_source(X):
         return X
-    if is_dask_array(X):
+    if blocks.is_dask_array(X):
         return DaskRows(X)
-    if is_paths(X):
+    if blocks.is_paths(X):
         return BlockFiles(X)
-    return DenseRows(X) if is_memory_map(X) else None
+    return blocks.DenseRows(X) if is_memory_map(X) else None
 
 
 def check_block_columns(estimator, n_features, *, reset=True, **options):
@@ -168,10 +146,10 @@ def check_block_columns(estimator, n_features, *, reset=True, **options):
 
 def check_rows(estimator, X, *, accept_sparse, **options):
     """Return the rows to fit as a source, which has `n_features`, `dtype` and `sparse`."""
-    check_source(type(estimator).__name__, X)
+    blocks.check_source(type(estimator).__name__, X)
     source = as_blocks(X)
     if source is None:
-        return row_source(checked(estimator, X, accept_sparse=accept_sparse, **options))
+        return blocks.row_source(checked(estimator, X, accept_sparse=accept_sparse, **options))
     check_block_columns(estimator, source.n_features, **options)
     if getattr(source, "sparse", False) and not accept_sparse:
         raise TypeError(
@@ -198,7 +176,7 @@ def map_blocks(estimator, X, source, compute, n_columns, dtype=None):
     """
     check_block_columns(estimator, source.n_features, reset=False)
     dtype = float_dtype(source) if dtype is None else dtype
-    if is_dask_array(X):
+    if blocks.is_dask_array(X):
         return map_rows(X, compute, n_columns, dtype)
     if not hasattr(source, "blocks"):
         raise ValueError(
@@ -214,8 +192,6 @@ def mapped(estimator, X, compute, n_columns, dtype=None, *, accept_sparse="csr")
     """Apply a public map to checked rows in memory, or to blocks where they are."""
     source = as_blocks(X)
     if source is None:
-        if getattr(estimator, "group_column", None) is None:
-            return compute(checked(estimator, X, reset=False, accept_sparse=accept_sparse))
         return compute(split_rows(estimator, X, None, reset=False, accept_sparse=accept_sparse)[0])
     refuse_column(estimator)
     return map_blocks(estimator, X, source, compute, n_columns, dtype)
@@ -223,7 +199,7 @@ def mapped(estimator, X, compute, n_columns, dtype=None, *, accept_sparse="csr")
 
 def refuse_blocks(estimator, X, reason):
     """Raise if X comes in blocks that are no array: it would be loaded whole, or not at all."""
-    if is_source(X) or is_dask_array(X) or is_paths(X):
+    if blocks.is_source(X) or blocks.is_dask_array(X) or blocks.is_paths(X):
         raise ValueError(
             f"{type(estimator).__name__} needs X in memory (an array or a sparse matrix) {reason}. "
             f"Got {type(X).__name__}."
@@ -232,16 +208,16 @@ def refuse_blocks(estimator, X, reason):
 
 def stacked_rows(X):
     """Return rows that come in blocks as one CSR array in memory; an array as it is."""
-    if is_dask_array(X):
-        blocks = (block.compute() for block in X.to_delayed().ravel())
+    if blocks.is_dask_array(X):
+        parts = (block.compute() for block in X.to_delayed().ravel())
     elif (source := as_blocks(X)) is None or is_memory_map(X):
         return X
     elif hasattr(source, "blocks"):
-        blocks = source.blocks()
+        parts = source.blocks()
     else:
         raise ValueError(f"rows of a {type(X).__name__} stay where they are.")
     # Copied one by one: the next block may overwrite the last, whose rows would count twice.
-    return sp.vstack([sp.csr_array(plain_block(block), copy=True) for block in blocks], "csr")
+    return sp.vstack([sp.csr_array(blocks.plain_block(block), copy=True) for block in parts], "csr")
 
 
 def check_matrix(estimator, X, reason, **options):
@@ -292,7 +268,7 @@ _UNEQUAL = "have inconsistent numbers of samples (how many is private)"
 
 def as_columns(y):
     """Return targets as float64 columns."""
-    y = as_array(y)
+    y = blocks.as_array(y)
     return y.astype(np.float64, copy=False).reshape(len(y), n_columns(y))
 
 
@@ -309,18 +285,10 @@ def check_placed(estimator, X, y, *, numbers, multi_output=True, reset=True):
     if as_blocks(X) is not None:
         return in_blocks(estimator, X, y, numbers=numbers, multi_output=multi_output)
     options = {"multi_output": multi_output, "y_numeric": True} if numbers else {}
-    y = complete_labels(y)
+    y = _validation.complete_labels(y)
     check = partial(validate_data, estimator) if reset else partial(check_X_y, estimator=estimator)
     X, y = advised(estimator, check, X, y, accept_sparse="csr", **options)
     return in_memory(X, y=check_numbers(y) if numbers else np.asarray(y))
-
-
-def groups_in_blocks(estimator, X, groups, *, accept_sparse):
-    """Return rows in blocks with their groups, which are in memory or in the same blocks."""
-    companions = _companions(estimator, X, accept_sparse)
-    return Placed(
-        companions.source, {"groups": companions.column("groups", groups, check_labels, (1,))}
-    )
 
 
 def in_blocks(estimator, X, y, groups=None, *, numbers, multi_output=False):
@@ -341,7 +309,7 @@ def in_blocks(estimator, X, y, groups=None, *, numbers, multi_output=False):
     if numbers and columns["y"].dtype.kind not in "fiub":
         raise ValueError("y must hold numbers.")
     if groups is not None:
-        columns["groups"] = companions.column("groups", groups, check_labels, (1,))
+        columns["groups"] = companions.column("groups", groups, _validation.check_labels, (1,))
     return Placed(companions.source, columns)
 
 
@@ -353,7 +321,7 @@ def _companions(estimator, X, accept_sparse):
 
 def _lengths(name, X, source):
     """Return the rows of each block, in their order; NaN where they are not known."""
-    if isinstance(source, (BlockFiles, DenseRows, SparseRows)):
+    if isinstance(source, (BlockFiles, blocks.DenseRows, blocks.SparseRows)):
         return (source.n_rows(),)
     if isinstance(source, DaskRows) and getattr(source, "in_order", True):
         return source.lengths
@@ -374,7 +342,7 @@ class _Companions(NamedTuple):
 
     def column(self, what, column, check, dimensions):
         """Return a checked column of as many rows; Dask arrays are not read."""
-        if is_dask_array(column):
+        if blocks.is_dask_array(column):
             return self._lazy(what, column, dimensions)
         column = check(column)
         n = sum(self.lengths)
@@ -439,7 +407,7 @@ class GroupUnitMixin:
 
     def _check_unit(self):
         """Check what belongs to the unit."""
-        check_option(self, "privacy_unit", tuple(self._privacy_units))
+        _validation.check_option(self, "privacy_unit", tuple(self._privacy_units))
         if self.group_column is not None and not self._by_group:
             raise ValueError(
                 f"{type(self).__name__} takes 'group_column' with privacy_unit='group' only. Got "
@@ -474,12 +442,13 @@ class GroupUnitMixin:
         if not self._by_group:
             rows = check_rows(self, X, **options)
             if self.adjacency == "replace":
-                self._warn_of_delta(row_source(rows).n_rows())
+                self._warn_of_delta(blocks.row_source(rows).n_rows())
             return rows
         if as_blocks(X) is not None and not is_memory_map(X):
             refuse_column(self)
-            placed = groups_in_blocks(self, X, groups, accept_sparse=options["accept_sparse"])
-            return groups_of(placed, GroupForm(check_labels))
+            check, companions = _validation.check_labels, _companions(self, X, **options)
+            columns = {"groups": companions.column("groups", groups, check, (1,))}
+            return groups_of(Placed(companions.source, columns), GroupForm(check))
         X, groups = split_rows(self, X, groups, reset=True, **options)
         return GroupRows(X, {}, np.unique(labels_of(groups, X.shape[0]), return_inverse=True)[1])
 
@@ -556,7 +525,7 @@ def refuse_column(estimator):
 
 def split_rows(estimator, X, groups, *, reset, **options):
     """Return checked rows in memory without the column of groups, and the groups."""
-    if estimator.group_column is not None:
+    if getattr(estimator, "group_column", None) is not None:
         rows, groups = without_column(estimator, X, reset=reset)
         return advised(estimator, check_array, rows, input_name="X", **options), groups
     if is_memory_map(X):
@@ -594,7 +563,7 @@ def feature_names(estimator):
 
 def labels_of(groups, n):
     """Return the checked group of each of n rows."""
-    groups = check_labels(groups)
+    groups = _validation.check_labels(groups)
     if len(groups) != n:
         raise ValueError(f"X and groups {_UNEQUAL}.")
     return groups
@@ -606,7 +575,7 @@ def _is_index(column):
 
 def split_users(X, column):
     """Return (X without the user column, users); X may be a data frame."""
-    if (names := column_names(X)) is not None:
+    if (names := _validation.column_names(X)) is not None:
         select = X.select if hasattr(type(X), "select") else X.__getitem__
         name = column
         if column not in names and _is_index(column) and -len(names) <= column < len(names):
@@ -623,8 +592,8 @@ def split_users(X, column):
         raise ValueError(f"'group_column' {column!r} is not a column of X.")
     kept = np.delete(np.arange(X.shape[1]), column)
     if sp.issparse(X):
-        refuse_malformed(X)
-        X = in_64_bits(X).tocsc()
+        blocks.refuse_malformed(X)
+        X = blocks.in_64_bits(X).tocsc()
         return X[:, kept].tocsr(), X[:, [column]].toarray().ravel()
     return X[:, kept], X[:, column]
 
@@ -666,14 +635,14 @@ def check_unit_bound(estimator):
         )
     bound = bound or NORM  # of the longest row, where it has no parameter of its own
     if bound is INTERVAL:
-        check_bounds(estimator, "unit_bound")
+        _validation.check_bounds(estimator, "unit_bound")
         return
     if np.ndim(given):
         raise ValueError(f"'unit_bound' of privacy_unit={unit!r} is {bound.said}. Got {given!r}.")
     if bound is DEGREE:
-        check_int(estimator, "unit_bound", 1)
+        _validation.check_int(estimator, "unit_bound", 1)
     else:
-        check_real(estimator, "unit_bound", 1e-60, 1e60)
+        _validation.check_real(estimator, "unit_bound", 1e-60, 1e60)
 
 
 def public_units(estimator, shape, session):

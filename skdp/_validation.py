@@ -68,9 +68,7 @@ def check_real(estimator: Any, name: str, low, high, *, closed="neither", also=(
     expected = f"a float in the range {left}{float(low)}, {float(high)}{right}"
     if also:
         expected += f" or a str among {sorted(also)}"
-    if not is_real(value):
-        refuse_value(estimator, name, expected, value)
-    number = float(value)  # a float32 would overflow next to the ends
+    number = float(value) if is_real(value) else math.nan  # a float32 would overflow near the ends
     above = number >= low if left == "[" else number > low
     below = number <= high if right == "]" else number < high
     if not (above and below):
@@ -175,21 +173,18 @@ def check_bounds(estimator: Any, name: str) -> tuple[float, float]:
         "between 1e-60 and 1e60, one for all entries (columns of unlike ranges: map them by "
         "PublicScaler(bounds=[(low, high), ...]) first)"
     )
-    try:
-        low, high = value
+    try:  # floats, as narrow numbers of numpy overflow where they are compared
+        low, high = (float(end) if is_real(end) else math.nan for end in value)
     except (TypeError, ValueError):
-        refuse_value(estimator, name, expected, value)
-    if not (is_real(low) and is_real(high)):
-        refuse_value(estimator, name, expected, value)
-    low, high = float(low), float(high)  # narrow numbers of numpy overflow where they are compared
+        low = high = math.nan
     if not (low <= 0 <= high and 1e-60 <= max(-low, high) <= 1e60):
         refuse_value(estimator, name, expected, value)
     return low, high
 
 
-def check_range(estimator, name):
+def check_range(estimator):
     """Return public bounds (low, high), numbers or arrays, as float arrays; None for "auto"."""
-    value = getattr(estimator, name)
+    value = estimator.target_bounds
     if isinstance(value, str) and value == "auto":
         return None
     try:
@@ -200,12 +195,12 @@ def check_range(estimator, name):
             f"'auto' or a pair (low, high) of {kind}, or two arrays (lows, highs) with one of them "
             "for each column, with low < high"
         )
-    return refuse_value(estimator, name, expected, value)
+    return refuse_value(estimator, "target_bounds", expected, value)
 
 
 def target_bounds(estimator, n_targets):
     """Return the public bounds of each target, or None."""
-    bounds = check_range(estimator, "target_bounds")
+    bounds = check_range(estimator)
     if bounds is None:
         return None
     try:
@@ -226,9 +221,8 @@ def check_shape(estimator, name):
         m, n = value
     except (TypeError, ValueError):
         refuse_value(estimator, name, expected, value)
-    for side in (m, n):
-        if not _is_int(side, 1):
-            refuse_value(estimator, name, expected, value)
+    if not (_is_int(m, 1) and _is_int(n, 1)):
+        refuse_value(estimator, name, expected, value)
     return int(m), int(n)
 
 
@@ -250,32 +244,30 @@ _FORMS = (
 )
 
 
-def check_column_bounds(estimator: Any, name: str) -> None:
+def check_column_bounds(estimator: Any) -> None:
     """Refuse values that are no bounds; `column_bounds` checks whether they fit the columns."""
-    value = getattr(estimator, name)
+    value = estimator.bounds
     try:
         by_name = isinstance(value, Mapping)
         pairs = [tuple(pair) for pair in value.values()] if by_name else value
         _low_and_high(estimator, pairs)
     except (TypeError, ValueError, OverflowError):
-        refuse_value(estimator, name, _FORMS, value)
+        refuse_value(estimator, "bounds", _FORMS, value)
 
 
-def column_bounds(
-    estimator: Any, name: str, n_features: int, names: Any = None
-) -> tuple[FloatArray, FloatArray]:
-    """Return (lows, highs), one number for each column.
+def column_bounds(estimator: Any, d: int, names: Any = None) -> tuple[FloatArray, FloatArray]:
+    """Return (lows, highs), one number for each of d columns.
 
     `names` are those of the columns, which a dict needs.
     """
-    value = getattr(estimator, name)
-    check_column_bounds(estimator, name)
+    value = estimator.bounds
+    check_column_bounds(estimator)
     if isinstance(value, Mapping):
-        value = _by_name(estimator, name, value, names)
+        value = _by_name(estimator, value, names)
     low, high = _low_and_high(estimator, value)
-    if any(end.ndim and end.size != n_features for end in (low, high)):
-        refuse_value(estimator, name, f"{_FORMS} for {n_features} columns", value)
-    return (np.broadcast_to(low, (n_features,)).copy(), np.broadcast_to(high, (n_features,)).copy())
+    if any(end.ndim and end.size != d for end in (low, high)):
+        refuse_value(estimator, "bounds", f"{_FORMS} for {d} columns", value)
+    return np.broadcast_to(low, (d,)).copy(), np.broadcast_to(high, (d,)).copy()
 
 
 def middle_and_radius(low: Any, high: Any, *, centered: bool = True) -> tuple[Any, Any]:
@@ -300,8 +292,8 @@ def _low_and_high(estimator: Any, value: Any) -> tuple[FloatArray, FloatArray]:
     return low, high
 
 
-def _by_name(estimator: Any, name: str, value: Mapping[Any, Any], names: Any) -> list[Any]:
-    title = f"The {name!r} parameter of {type(estimator).__name__}"
+def _by_name(estimator: Any, value: Mapping[Any, Any], names: Any) -> list[Any]:
+    title = f"The 'bounds' parameter of {type(estimator).__name__}"
     if names is None:
         raise ValueError(
             f"{title} is a dict by column name, but X has no column names. Give arrays (low, "
@@ -505,10 +497,8 @@ def check_labels(labels):
 
 def refuse_merged(labels):
     """Refuse floats so large that neighbouring integers are one: two persons would be one."""
-    if (
-        labels.dtype.kind == "f"
-        and (np.abs(labels) >= 2.0 ** (np.finfo(labels.dtype).nmant + 1)).any()
-    ):
+    floats = labels if labels.dtype.kind == "f" else np.zeros(0)
+    if (np.abs(floats) >= 2.0 ** (np.finfo(floats.dtype).nmant + 1)).any():
         raise ValueError(
             "Labels of groups or users are such large floats that two integers may be one float: "
             "they may merge (pandas turns integers with a missing value into floats). Read them as "

@@ -122,7 +122,12 @@ def run_atomically(fit, estimator, args, kwargs):
     Fits of one estimator wait for each other: they would restore each other's attributes, and
     batches of a stream would not see each other's groups.
     """
-    _refuse_weights(type(estimator).__name__, kwargs)
+    if kwargs.pop("sample_weight", None) is not None:
+        raise TypeError(
+            f"{type(estimator).__name__} takes no 'sample_weight': a weight multiplies the "
+            "sensitivity, and the noise is calibrated for a weight of 1. For classes of unequal "
+            "size use class_weight='balanced', where it is offered."
+        )
     with _AT_WORK.setdefault(estimator, threading.RLock()):
         before = vars(estimator).copy()
         if _is_running(fit, estimator):
@@ -201,16 +206,6 @@ def _is_narrow(args, kwargs):
     width = getattr(X, "n_features", None)
     shape = getattr(X, "shape", ()) if width is None else (0, width)
     return len(shape) == 2 and isinstance(shape[1], int) and shape[1] <= _NARROW
-
-
-def _refuse_weights(name, kwargs):
-    """Refuse sample weights, with the reason."""
-    if kwargs.pop("sample_weight", None) is not None:
-        raise TypeError(
-            f"{name} takes no 'sample_weight': a weight multiplies the sensitivity, and the noise "
-            "is calibrated for a weight of 1. For classes of unequal size use "
-            "class_weight='balanced', where it is offered."
-        )
 
 
 def as_input_dtype(attributes, dtype):

@@ -45,7 +45,7 @@ class BudgetExceededError(PrivacyError):
     """A release asks for more budget than is left; the data were not touched."""
 
 
-_WITHIN = ("skdp", "sklearn", "joblib")  # packages whose lines a warning does not point to
+_WITHIN = ("skdp.", "sklearn.", "joblib.")  # packages whose lines a warning does not point to
 
 
 # What a run of a private search warns of: shown if that run is published, and else private.
@@ -67,11 +67,7 @@ def warn_caller(message: str, category: type[Warning]) -> None:
     # This does what `skip_file_prefixes` does from Python 3.12 on. The stack decides only where the
     # warning points: no charge, release or refusal depends on it.
     level, frame = 1, inspect.currentframe()
-    while frame is not None and frame.f_back is not None and _package(frame.f_globals) in _WITHIN:
+    while frame and frame.f_back and f"{frame.f_globals.get('__name__')}.".startswith(_WITHIN):
         level, frame = level + 1, frame.f_back
     del frame  # it would keep the variables of the caller alive
     warnings.warn(message, category, stacklevel=level)
-
-
-def _package(place: dict[str, object]) -> str:
-    return str(place.get("__name__", "")).partition(".")[0]

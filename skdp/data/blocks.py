@@ -215,11 +215,8 @@ def is_dask_array(X: Any) -> bool:
 
 def is_paths(X: Any) -> bool:
     """Whether X is a list (or tuple) of paths."""
-    return (
-        isinstance(X, (list, tuple))
-        and len(X) > 0
-        and all(isinstance(path, (str, os.PathLike)) for path in X)
-    )
+    listed = isinstance(X, (list, tuple)) and len(X) > 0
+    return listed and all(isinstance(path, (str, os.PathLike)) for path in X)
 
 
 def cuts(start: int, stop: int, n: int) -> list[tuple[int, int]]:

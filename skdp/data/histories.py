@@ -11,15 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp._limits import FloatArray
-from skdp.data.blocks import (
-    entrywise,
-    finite_rows,
-    largest_entries,
-    plain_block,
-    scale_rows,
-    spread,
-    where_rows,
-)
+from skdp.data import blocks
 from skdp.data.integers import mixed_words
 
 _HIDDEN = 0.2  # share of the items of a row that are hidden to score a list
@@ -30,7 +22,7 @@ def weighted_rows(block: Any, cap: float | None) -> Any:
 
     An entry that is not finite, or so small that x/cap rounds to 0, counts as no item.
     """
-    rows = sp.csr_array(plain_block(block)).copy()
+    rows = sp.csr_array(blocks.plain_block(block)).copy()
     weights = rows.data > 0 if cap is None else np.clip(rows.data, 0.0, cap) / cap
     rows.data = np.where(np.isfinite(rows.data), weights, 0.0)
     rows.eliminate_zeros()
@@ -60,7 +52,7 @@ def with_entries(rows: Any, entries: NDArray[Any]) -> Any:
 
 
 def history_rows(
-    blocks: Iterable[Any],
+    parts: Iterable[Any],
     kept: NDArray[np.intp] | None = None,
     cap: float | None = None,
     shares: bool = False,
@@ -69,7 +61,7 @@ def history_rows(
 
     Parameters
     ----------
-    blocks : iterable of blocks
+    parts : iterable of blocks
         Rows whose positive entries are items.
     kept : ndarray of int or None
         A public selection of items; None keeps all.
@@ -82,9 +74,9 @@ def history_rows(
     ------
     CSR array
     """
-    for block in blocks:
-        given = sp.csr_array(plain_block(block))  # a row with a bad entry adds nothing
-        rows = weighted_rows(where_rows(finite_rows(given), given), cap)
+    for block in parts:
+        given = sp.csr_array(blocks.plain_block(block))  # a row with a bad entry adds nothing
+        rows = weighted_rows(blocks.where_rows(blocks.finite_rows(given), given), cap)
         rows = rows if kept is None else rows[:, kept]
         yield _scaled(rows, shares)
 
@@ -95,7 +87,7 @@ def _scaled(rows: Any, shares: bool) -> Any:
     A row is divided by its largest entry first, so that squares do not underflow.
     """
     owner = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-    scaled = rows.data / largest_entries(rows)[owner]
+    scaled = rows.data / blocks.largest_entries(rows)[owner]
     powers = np.bincount(owner, scaled if shares else scaled**2, rows.shape[0])
     rows.data = scaled / (powers if shares else np.sqrt(powers))[owner]
     return rows
@@ -117,16 +109,17 @@ def with_unit_pairs(rows: Any, unit: float, popular: FloatArray) -> Any:
     If rounding raises a norm above 1, the row is scaled down by smaller and smaller factors, and
     finally to zero.
     """
-    largest = largest_entries(rows)
+    largest = blocks.largest_entries(rows)
     good = np.isfinite(largest) & (largest > 0)
-    each = spread(np.where(good, largest, 1.0), rows)  # its inverse may be beyond the largest float
-    rows = entrywise(lambda x: np.maximum(x, 0.0) / each, where_rows(good, rows))
+    # Not its inverse, which may be beyond the largest float.
+    each = blocks.spread(np.where(good, largest, 1.0), rows)
+    rows = blocks.entrywise(lambda x: np.maximum(x, 0.0) / each, blocks.where_rows(good, rows))
     squares, norms = _pair_lengths(rows, popular)
     least = np.maximum(norms, squares / _LONGEST)
     grown = 1 / np.sqrt(np.where(least > 0, least, 1.0))
     if unit == 0.0:
-        return scale_rows(rows, grown)
-    Z = entrywise(np.rint, scale_rows(rows, grown / unit))
+        return blocks.scale_rows(rows, grown)
+    Z = blocks.entrywise(np.rint, blocks.scale_rows(rows, grown / unit))
     most = MARGIN / unit**2
     for less in _FRACTIONS:
         norms = _pair_lengths(Z, popular)[1]
@@ -134,7 +127,7 @@ def with_unit_pairs(rows: Any, unit: float, popular: FloatArray) -> Any:
         if not over.any():
             break
         shorter = np.sqrt(most / np.maximum(norms, most)) * less
-        Z = entrywise(np.trunc, scale_rows(Z, np.where(over, shorter, 1.0)))
+        Z = blocks.entrywise(np.trunc, blocks.scale_rows(Z, np.where(over, shorter, 1.0)))
     return Z
 
 

@@ -16,18 +16,7 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from skdp._limits import BLOCK
-from skdp.data.blocks import (
-    Block,
-    DenseRows,
-    RowSource,
-    SparseRows,
-    as_array,
-    cuts,
-    is_dask_array,
-    is_source,
-    row_source,
-    well_formed,
-)
+from skdp.data import blocks
 from skdp.data.views import ZippedRows
 from skdp.exceptions import PrivacyError
 
@@ -53,18 +42,6 @@ class _Header(NamedTuple):
     sparse: bool
 
 
-def _dtype_of_member(archive: NpzFile, name: str) -> np.dtype[Any]:
-    """Read the dtype of an array in an npz file, and nothing more of it."""
-    assert archive.zip is not None
-    with archive.zip.open(name) as member:
-        version = np.lib.format.read_magic(member)
-        read = np.lib.format.read_array_header_2_0
-        if version == (1, 0):
-            read = np.lib.format.read_array_header_1_0
-        dtype: np.dtype[Any] = read(member)[2]
-    return dtype
-
-
 def _opened_file(path: str) -> Any:
     """Map an npy file, or open an archive; nothing is unpickled."""
     with _PARSER:
@@ -79,8 +56,12 @@ def _read_header(path: str) -> _Header:
     with found as archive:
         if "format" not in archive or archive["format"].item() not in (b"csr", "csr"):
             raise ValueError("not a CSR matrix")
-        shape = tuple(int(size) for size in archive["shape"])
-        return _Header(shape, _dtype_of_member(archive, "data.npy"), True)
+        shape, form = tuple(int(size) for size in archive["shape"]), np.lib.format
+        assert archive.zip is not None
+        with archive.zip.open("data.npy") as member:  # of which only the header is read
+            old = form.read_magic(member) == (1, 0)
+            read = form.read_array_header_1_0 if old else form.read_array_header_2_0
+            return _Header(shape, read(member)[2], True)
 
 
 def _checked_header(path: str) -> _Header:
@@ -163,10 +144,10 @@ class BlockFiles:
     def _ranges(piece: _Piece, n: int) -> list[_Piece]:
         return [
             piece._replace(start=start, stop=stop)
-            for start, stop in cuts(piece.start, piece.stop, n)
+            for start, stop in blocks.cuts(piece.start, piece.stop, n)
         ]
 
-    def parts(self, n: int) -> list[RowSource]:
+    def parts(self, n: int) -> list[blocks.RowSource]:
         """Cut into about `n` sources: npy files by rows, npz files as they are."""
         held: list[list[_Piece]] = [[] for _ in range(n)]
         for i, piece in enumerate(self._pieces):
@@ -174,10 +155,10 @@ class BlockFiles:
                 held[(i + j) % n].append(cut)
         return [self._holding(pieces) for pieces in held if pieces]
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[blocks.Block]:
         """Yield the rows of one file after the other, in blocks of bounded memory."""
         for piece in self._pieces:
-            make = SparseRows if piece.sparse else DenseRows
+            make = blocks.SparseRows if piece.sparse else blocks.DenseRows
             yield from make(_loaded(piece), piece.start, piece.stop).blocks()
 
 
@@ -332,7 +313,7 @@ class DaskParts:
     """
 
     def __init__(
-        self, parts: list[list[Any]], build: Callable[..., RowSource], n_features: int
+        self, parts: list[list[Any]], build: Callable[..., blocks.RowSource], n_features: int
     ) -> None:
         self._parts = parts
         self._build = build
@@ -380,7 +361,7 @@ class DaskParts:
         return _DaskZipped(self, kept)
 
 
-def _count(part: RowSource) -> NDArray[np.int64]:
+def _count(part: blocks.RowSource) -> NDArray[np.int64]:
     return np.asarray(part.n_rows(), np.int64)
 
 
@@ -406,9 +387,9 @@ class _CachedThere(DaskParts):
         self._source.forget()
 
 
-def _side_by_side(*blocks: Any, build: Callable[..., RowSource]) -> RowSource:
+def _side_by_side(*items: Any, build: Callable[..., blocks.RowSource]) -> blocks.RowSource:
     """Join one part and its columns, on its worker."""
-    return ZippedRows(build(*blocks[:-1]), blocks[-1])
+    return ZippedRows(build(*items[:-1]), items[-1])
 
 
 class _DaskZipped(DaskParts):
@@ -420,8 +401,8 @@ class _DaskZipped(DaskParts):
 
     def _blocks(self) -> list[list[Any]]:
         return [
-            [*blocks, *kept]
-            for blocks, kept in zip(self._source._blocks(), self._kept._blocks(), strict=True)
+            [*items, *kept]
+            for items, kept in zip(self._source._blocks(), self._kept._blocks(), strict=True)
         ]
 
     def forget(self) -> None:
@@ -437,14 +418,14 @@ def lazy_blocks(X: Any) -> list[Any]:
 
     Where blocks share tasks, or lie on the workers already, they stay Dask objects.
     """
-    blocks: list[Any] = X.to_delayed().ravel().tolist()
-    whole = dict(blocks[0].dask)  # to_delayed gives all blocks one graph, optimised as arrays are
-    graphs = [_needed(whole, block.key) for block in blocks]
+    delayed: list[Any] = X.to_delayed().ravel().tolist()
+    whole = dict(delayed[0].dask)  # to_delayed gives all blocks one graph, optimised as arrays are
+    graphs = [_needed(whole, block.key) for block in delayed]
     alone = len(set().union(*graphs)) == sum(map(len, graphs))
     distributed: Any = sys.modules.get("distributed")  # else there can be no futures
     if not alone or (distributed is not None and distributed.futures_of(X)):
-        return blocks
-    return [Lazy((graph, block.key)) for graph, block in zip(graphs, blocks, strict=True)]
+        return delayed
+    return [Lazy((graph, block.key)) for graph, block in zip(graphs, delayed, strict=True)]
 
 
 def _needed(graph: dict[Any, Any], key: Any) -> dict[Any, Any]:
@@ -455,15 +436,15 @@ def _needed(graph: dict[Any, Any], key: Any) -> dict[Any, Any]:
     return dict(tools.cull(graph, [key])[0])
 
 
-def rows_of_block(block: Any, n_features: int) -> RowSource:
+def rows_of_block(block: Any, n_features: int) -> blocks.RowSource:
     """Return the rows of one block, an array or sparse matrix, on its worker."""
-    if is_source(block):
-        return cast(RowSource, block)
-    rows = block if sp.issparse(block) else as_array(block)
+    if blocks.is_source(block):
+        return cast(blocks.RowSource, block)
+    rows = block if sp.issparse(block) else blocks.as_array(block)
     bad = rows.ndim != 2 or rows.shape[1] != n_features
-    if bad or (sp.issparse(rows) and not well_formed(rows)):
+    if bad or (sp.issparse(rows) and not blocks.well_formed(rows)):
         raise ValueError("a block has another shape than its array")
-    return row_source(rows)
+    return blocks.row_source(rows)
 
 
 def checked_array(X: Any) -> Any:
@@ -496,7 +477,7 @@ class DaskRows(DaskParts):
     """
 
     def __init__(self, rows: Any) -> None:
-        if is_dask_array(rows):
+        if blocks.is_dask_array(rows):
             X = checked_array(rows)
             items, self.dtype = lazy_blocks(X), X.dtype
             self.sparse = sp.issparse(X._meta)
@@ -504,7 +485,9 @@ class DaskRows(DaskParts):
             self.lengths: tuple[float, ...] = tuple(X.chunks[0])  # of the blocks; NaN: not known
             n_features = int(X.shape[1])
         else:
-            sources = _sources(rows)
+            sources = list(rows) if all(map(blocks.is_source, rows)) else BlockFiles(rows).chunks()
+            if not sources:
+                raise ValueError("DaskRows needs at least one block. Got none.")
             items = [Sealed(source) for source in sources]
             self.dtype = getattr(sources[0], "dtype", np.dtype(np.float64))
             self.sparse = getattr(sources[0], "sparse", False)
@@ -523,13 +506,6 @@ class DaskRows(DaskParts):
     def n_rows(self) -> int:
         """Return the private number of rows; counted on the workers where it is not known."""
         return int(self.known_rows) if self.known_rows == self.known_rows else super().n_rows()
-
-
-def _sources(rows: Sequence[Any]) -> list[Any]:
-    sources = list(rows) if all(map(is_source, rows)) else BlockFiles(rows).chunks()
-    if not sources:
-        raise ValueError("DaskRows needs at least one block. Got none.")
-    return sources
 
 
 def _apply(block: Any, project: Sealed) -> NDArray[Any]:

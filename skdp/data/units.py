@@ -19,26 +19,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp._limits import CACHED, FloatArray, IntArray
-from skdp.data.blocks import (
-    BLOCK_ROWS,
-    AnyRows,
-    RowSource,
-    finite_rows,
-    is_dask_array,
-    plain_block,
-    row_source,
-)
+from skdp.data import blocks, stored_rows
 from skdp.data.factorisations import exponents, times_powers
 from skdp.data.integers import mixed_words
-from skdp.data.stored_rows import (
-    BlockFiles,
-    DaskParts,
-    DaskRows,
-    Sealed,
-    lazy_blocks,
-    rows_of_block,
-    same,
-)
 from skdp.data.views import Arrays, Columns, Groups, InTurn, Memory
 
 # Rows with their columns (targets, labels), whether in memory, in files or on Dask workers.
@@ -47,14 +30,14 @@ from skdp.data.views import Arrays, Columns, Groups, InTurn, Memory
 # partition, and runs on the machine of the partition.
 
 
-Build = Callable[..., RowSource]
+Build = Callable[..., blocks.RowSource]
 
 
 def _built(
     rows: Any, *columns: Any, build: Build, names: tuple[str, ...], n_features: int
-) -> RowSource:
+) -> blocks.RowSource:
     """Build the source of one partition from its blocks, on the machine that holds them."""
-    source = rows_of_block(rows, n_features)
+    source = stored_rows.rows_of_block(rows, n_features)
     if any(len(column) != source.n_rows() for column in columns):
         raise ValueError("a block and its columns differ in length")
     return build(source, **dict(zip(names, columns, strict=True)))
@@ -80,18 +63,18 @@ class Placed:
         known = getattr(self.rows, "known_rows", None)
         return float(self.rows.n_rows() if known is None else known)
 
-    def joined(self, build: Build, *, whole_files: bool = False) -> AnyRows:
+    def joined(self, build: Build, *, whole_files: bool = False) -> blocks.AnyRows:
         """Return the source of ``build(rows, **columns)`` over all places.
 
         Files may be cut into ranges of rows unless they are to stay whole.
         """
-        if isinstance(self.rows, DaskRows):
+        if isinstance(self.rows, stored_rows.DaskRows):
             parts = [list(part) for part in zip(*self._items(self.columns), strict=True)]
             items = [[rows, *part] for rows, part in zip(self.rows.items(), parts, strict=True)]
             d = self.rows.n_features
             built = partial(_built, build=build, names=tuple(self.columns), n_features=d)
-            return DaskParts(items, built, d)
-        if isinstance(self.rows, BlockFiles):
+            return stored_rows.DaskParts(items, built, d)
+        if isinstance(self.rows, stored_rows.BlockFiles):
             files = self.rows.files() if whole_files else self.rows.chunks()
             opens = [
                 partial(build, file, **{name: c[a:b] for name, c in self.columns.items()})
@@ -100,13 +83,15 @@ class Placed:
             return InTurn(opens, self.rows.n_features)
         return build(self.rows, **self.columns)
 
-    def column(self, name: str, build: Callable[[Any], RowSource], width: int) -> AnyRows:
+    def column(
+        self, name: str, build: Callable[[Any], blocks.RowSource], width: int
+    ) -> blocks.AnyRows:
         """Return the source of ``build(column)`` over all places, without the rows."""
         column = self.columns[name]
-        if not isinstance(self.rows, DaskRows):
+        if not isinstance(self.rows, stored_rows.DaskRows):
             return build(column)
         (items,) = self._items({name: column})
-        return DaskParts([[item] for item in items], build, width)
+        return stored_rows.DaskParts([[item] for item in items], build, width)
 
     def reduced(
         self,
@@ -117,10 +102,10 @@ class Placed:
     ) -> Any:
         """Combine ``work(column)`` of all places; workers send back ``finish`` of the result."""
         column = self.columns[name]
-        if isinstance(self.rows, DaskRows):
-            there: Any = self.column(name, same, 0)
+        if isinstance(self.rows, stored_rows.DaskRows):
+            there: Any = self.column(name, stored_rows.same, 0)
             return there.reduce(work, combine, finish)
-        files = self.rows.files() if isinstance(self.rows, BlockFiles) else [self.rows]
+        files = self.rows.files() if isinstance(self.rows, stored_rows.BlockFiles) else [self.rows]
         ranges = _ranges(file.n_rows() for file in files)
         return finish(reduce(combine, [work(column[a:b]) for a, b in ranges]))
 
@@ -128,8 +113,8 @@ class Placed:
         """Return the blocks of each column; those in memory are cut as the rows are."""
         out = []
         for name, column in columns.items():
-            lazy = is_dask_array(column)
-            items = lazy_blocks(column) if lazy else _slices(column, self.rows.lengths)
+            lazy = blocks.is_dask_array(column)
+            items = stored_rows.lazy_blocks(column) if lazy else _slices(column, self.rows.lengths)
             if len(items) != len(self.rows.items()):
                 raise ValueError(
                     f"X and {name} need the same blocks: rechunk {name} to the rows of X. Their "
@@ -141,7 +126,7 @@ class Placed:
 
 def in_memory(rows: Any, **columns: Any) -> Placed:
     """Return the records of an array or CSR matrix, with their columns."""
-    return Placed(row_source(rows), columns)
+    return Placed(blocks.row_source(rows), columns)
 
 
 def _ranges(lengths: Iterable[float]) -> list[tuple[int, int]]:
@@ -151,7 +136,7 @@ def _ranges(lengths: Iterable[float]) -> list[tuple[int, int]]:
 
 def _slices(column: Any, lengths: tuple[float, ...]) -> list[Any]:
     """Cut a column in memory; each slice travels, sealed, with its task."""
-    return [Sealed(column[a:b]) for a, b in _ranges(lengths)]
+    return [stored_rows.Sealed(column[a:b]) for a, b in _ranges(lengths)]
 
 
 # Private rows by group, handed out in batches of groups with equally many rows.
@@ -183,7 +168,7 @@ class GroupRows:
     sparse = False  # whatever the rows are: centred ones are not
 
     def __init__(self, X: Any, columns: Columns, codes: NDArray[Any]) -> None:
-        self._source: Any = row_source(X)
+        self._source: Any = blocks.row_source(X)
         self.dtype = getattr(self._source, "dtype", np.dtype(np.float64))
         self._columns, self._codes = columns, codes
         self._sorted: _Sorted | None = None
@@ -216,7 +201,9 @@ class GroupRows:
             for groups in np.split(by_size, edges):
                 if groups.size == 0 or sizes[groups[0]] == 0:
                     continue
-                n = int(np.clip(2 * CACHED // (int(sizes[groups[0]]) * width), 1, BLOCK_ROWS))
+                n = int(
+                    np.clip(2 * CACHED // (int(sizes[groups[0]]) * width), 1, blocks.BLOCK_ROWS)
+                )
                 self._chosen += [groups[i : i + n] for i in range(0, groups.size, n)]
         return self._chosen
 
@@ -224,7 +211,7 @@ class GroupRows:
         """Return the private number of groups."""
         return sum(groups.size for groups in self._batches())
 
-    def parts(self, n: int) -> list[RowSource]:
+    def parts(self, n: int) -> list[blocks.RowSource]:
         """Cut into `n` sources of the same groups."""
         batches, out = self._batches(), []
         for i in range(n):
@@ -243,7 +230,7 @@ class GroupRows:
         places = self._places_of(groups)
         rows = self._sort().rows[places.ravel()]
         columns = {name: column[rows] for name, column in self._columns.items()}
-        return Groups(plain_block(self._X[rows]), places.shape[1], columns)
+        return Groups(blocks.plain_block(self._X[rows]), places.shape[1], columns)
 
     def _places_of(self, groups: IntArray) -> IntArray:
         """Return the positions, among the sorted rows, of the rows of groups of equal size."""
@@ -270,7 +257,7 @@ class GroupForm:
     encode: Callable[[Any], FloatArray] | None = None
     scale_targets: bool | None = None
 
-    def __call__(self, rows: RowSource, groups: Any, y: Any = None) -> GroupRows:
+    def __call__(self, rows: blocks.RowSource, groups: Any, y: Any = None) -> GroupRows:
         """Return the groups of one place."""
         codes = np.unique(self.check(groups), return_inverse=True)[1]
         columns = {} if self.encode is None else {"y": self.encode(y)}
@@ -279,7 +266,7 @@ class GroupForm:
         return UserRows(rows, columns["y"], codes, self.scale_targets)
 
 
-def groups_of(placed: Placed, form: GroupForm) -> AnyRows:
+def groups_of(placed: Placed, form: GroupForm) -> blocks.AnyRows:
     """Return the groups of rows, wherever they are, with the column `groups` next to them.
 
     All rows of a group must lie in one place, else this raises: a group in two would send two
@@ -459,7 +446,7 @@ class UserRows(GroupRows):
     def _first_read(self, users: IntArray) -> _Units:
         everyone, at = np.ones(users.size, bool), self._at(users)
         X, Y = self._rows_of(at, everyone), self._targets_of(at, everyone)
-        good = finite_rows(X.reshape(len(X), -1)) & finite_rows(Y.reshape(len(Y), -1))
+        good = blocks.finite_rows(X.reshape(len(X), -1)) & blocks.finite_rows(Y.reshape(len(Y), -1))
         if not good.all():
             X, Y = (np.where(good[:, None, None], A, 0.0) for A in (X, Y))
         if X.shape[1] > 1:

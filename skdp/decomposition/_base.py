@@ -15,16 +15,9 @@ import scipy.sparse as sp
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
+from skdp import _validation
 from skdp._inputs import advised, checked, feature_names, mapped
 from skdp._limits import CLEAR, GRAM_FEATURES, NEGLIGIBLE
-from skdp._validation import (
-    FLOATS,
-    check_count,
-    check_option,
-    column_bounds,
-    middle_and_radius,
-    public_array,
-)
 from skdp.answer import NOTHING, Answer
 from skdp.base import FitsElsewhereMixin, check_given, clip_norm_of, units_of
 from skdp.data.products import row_products, saturated
@@ -142,7 +135,7 @@ class Projection(NamedTuple):
 
     def __call__(self, X):
         """Project rows; those of another dtype than float32 in float64."""
-        X = X if X.dtype in FLOATS else X.astype(np.float64)
+        X = X if X.dtype in _validation.FLOATS else X.astype(np.float64)
         if not self.exact:
             return self._finished(X @ self.components.T)
         with np.errstate(over="ignore"):  # one row near the largest float stays a finite row
@@ -179,7 +172,7 @@ def check_center(center, n_features):
     """Return a public centre as a float array of the right length, or None for a string."""
     if isinstance(center, str):
         return None
-    center = public_array("center", center, ensure_2d=False)
+    center = _validation.public_array("center", center, ensure_2d=False)
     if center.shape != (n_features,):
         raise ValueError(
             "The 'center' parameter must be 'private', 'none' or an array of shape "
@@ -196,8 +189,8 @@ def public_range(estimator, d, *, centers):
     """
     if estimator.bounds is None:
         return check_center(estimator.center, d), 1.0, ()
-    low, high = column_bounds(estimator, "bounds", d, feature_names(estimator))
-    middle, radius = middle_and_radius(low, high, centered=centers)
+    low, high = _validation.column_bounds(estimator, d, feature_names(estimator))
+    middle, radius = _validation.middle_and_radius(low, high, centered=centers)
     return middle, float(np.linalg.norm(radius)), (low, high)
 
 
@@ -430,7 +423,7 @@ def components_of(V):
 
 def check_normalizer(estimator):
     """Refuse normalisers that leave the iterate without a bounded norm."""
-    check_option(estimator, "power_iteration_normalizer", ("auto", "QR", "LU", "none"))
+    _validation.check_option(estimator, "power_iteration_normalizer", ("auto", "QR", "LU", "none"))
     value = estimator.power_iteration_normalizer
     if value in ("LU", "none"):
         raise ValueError(
@@ -502,7 +495,7 @@ class ProbabilisticModelMixin:
         (4, 3)
         """
         check_is_fitted(self)
-        check_count("n_samples", n_samples, 1)
+        _validation.check_count("n_samples", n_samples, 1)
         rng = np.random.default_rng(random_state)
         components, variances, noise = self._model(scaled=False)
         excess = np.sqrt(np.maximum(variances - noise, 0.0))
@@ -511,7 +504,7 @@ class ProbabilisticModelMixin:
         rows = self.mean_ + inside + outside
         if getattr(self, "bounds", None) is not None:
             names = getattr(self, "feature_names_in_", None)
-            rows = np.clip(rows, *column_bounds(self, "bounds", rows.shape[1], names))
+            rows = np.clip(rows, *_validation.column_bounds(self, rows.shape[1], names))
         return rows.astype(self.components_.dtype, copy=False)
 
     def score_samples(self, X: Any) -> Any:
@@ -529,7 +522,10 @@ class ProbabilisticModelMixin:
         """
         check_is_fitted(self)
         X = checked(self, X, reset=False)
-        return postprocess.log_likelihood_rows(X - self.mean_, self.get_precision())
+        centred, precision = X - self.mean_, self.get_precision()
+        quadratic = np.einsum("ij,ij->i", centred, centred @ precision)
+        log_det = float(np.linalg.slogdet(precision)[1])
+        return -0.5 * (quadratic + X.shape[1] * math.log(2.0 * math.pi) - log_det)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the mean log-likelihood; on private rows it is not covered by epsilon.

@@ -555,11 +555,18 @@ def begin(estimator, session, shape):
     source, server = shared_source(estimator, session), estimator._server or Server()
     maps = draw_maps(layout, estimator.sketch, source.shared_with(session), server.row_offset)
     bounds = [layout.unit.bound(sketch, random=layout.random) for sketch in maps]
-    if estimator.max_releases > 1:
-        group = _for_many_releases(estimator, session, layout, maps, bounds, source)
+    shares = layout.shares(session.budget)
+    if estimator.max_releases > 1:  # all are paid for now
+        notes = {
+            "sketches": source.secret(), "rows_seen": 0, "start": random_start(session, layout),
+            "digest": map_digest(maps, left=True),
+            "names": list(getattr(estimator, "feature_names_in_", ())),
+        }  # fmt: skip
+        options = {"mechanism": estimator.mechanism, "window": estimator.window}
+        group = estimator._start_stream(session, bounds, shares, notes, **options)
     else:
         grants = sketches.grant_sketches(
-            session, bounds, layout.shares(session.budget),
+            session, bounds, shares,
             parties=server.n_honest_servers or 0, shared=estimator._server is not None,
             note=", noise first",
         )  # fmt: skip
@@ -572,20 +579,6 @@ def shared_source(estimator, session):
     """Return where the sketches come from: of another server, of a public seed, or a new secret."""
     server = estimator._server or Server()
     return estimator._state.source or sketches.SketchSource.of(session, server.sketch_seed)
-
-
-def _for_many_releases(estimator, session, layout, maps, bounds, source):
-    """Pay for all releases of a stream."""
-    notes = {
-        "sketches": source.secret(),
-        "rows_seen": 0,
-        "start": random_start(session, layout),
-        "digest": map_digest(maps, left=True),
-        "names": list(getattr(estimator, "feature_names_in_", ())),
-    }
-    options = {"mechanism": estimator.mechanism, "window": estimator.window}
-    shares = layout.shares(session.budget)
-    return estimator._start_stream(session, bounds, shares, notes, **options)
 
 
 def resumed(estimator, group):

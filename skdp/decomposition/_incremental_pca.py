@@ -328,8 +328,7 @@ class DPIncrementalPCA(
         session = self._open_session()
         X = self._checked_rows(X, groups, accept_sparse="csr")
         attributes = self._fit_session(session, X)
-        attributes = as_input_dtype(attributes, _inputs.float_dtype(X))
-        self._close_session(session, attributes)
+        self._close_session(session, as_input_dtype(attributes, _inputs.float_dtype(X)))
         self._drop_stream()
         return self
 

@@ -18,7 +18,6 @@ from skdp.decomposition._factorizer_state import draw_sketch
 from skdp.privacy.streams.sketches import SketchSource
 from skdp.queries.sketches import SketchUnit, Whole
 from skdp.solvers.linalg import fix_signs
-from skdp.solvers.sketching import gram_factors
 
 
 @dataclass(frozen=True)
@@ -314,7 +313,11 @@ class LocalAggregator:
         return np.array([report.values for report in self._added()])
 
     def _pairs(self):
-        return gram_factors(self._matrix(), self._reports[0].noise_scale, self.n_components)
+        Y, scale = self._matrix(), self._reports[0].noise_scale
+        # The noise of the reports is taken off the expectation of Y'Y.
+        values, vectors = np.linalg.eigh(Y.T @ Y - len(Y) * scale**2 * np.eye(Y.shape[1]))
+        first = slice(None, -self.n_components - 1, -1)
+        return np.maximum(values[first], 0.0), vectors[:, first]
 
     @property
     def components_(self) -> Any:

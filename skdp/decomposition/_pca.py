@@ -341,7 +341,7 @@ class DPPCA(
         _validation.check_clip_norm(self)
         _validation.check_center_option(self)
         if self.bounds is not None:
-            _validation.check_column_bounds(self, "bounds")
+            _validation.check_column_bounds(self)
             if not isinstance(self.center, str):
                 raise ValueError("DPPCA takes 'bounds' or an array for 'center', not both.")
 

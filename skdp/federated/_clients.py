@@ -308,12 +308,6 @@ class FederatedClient:
         name = type(self).__name__
         routes.charge(self._session, name, sensitivity=self._sensitivity, in_any_part=True)
 
-    def _charge_for_an_answer(self) -> None:
-        try:
-            self._charge()
-        except Exception:  # the ledger keeps the reason, which the server must not learn
-            raise PrivacyError("a PrivacyLedger has too little left; nothing was sent.") from None
-
     def respond(self, request: bytes) -> WordArray:
         """Return this client's noisy integers for one step: for a secure sum only.
 
@@ -360,7 +354,10 @@ class FederatedClient:
             tried = self._asked(self._trial, parsed.calls)
             if np.shape(tried.answer(0.0)) != bounded.bound.shape:
                 raise PrivacyError("the request does not fit users' rows; nothing was sent.")
-        self._charge_for_an_answer()
+        try:
+            self._charge()
+        except Exception:  # the ledger keeps the reason, which the server must not learn
+            raise PrivacyError("a PrivacyLedger has too little left; nothing was sent.") from None
         size = packed_size(bounded.bound)
         if isinstance(request, Question) and request.size != size:
             raise PrivacyError(f"the sum has {request.size} integers, and the contribution {size}.")

@@ -340,13 +340,9 @@ def _decoded(data: bytes) -> Request:
     serial = header["serial"]
     if type(serial) is not int or serial < 0:
         raise ValueError
-    return Request(
-        serial,
-        Facts(*header["facts"]),  # which a client compares with its own
-        _typed(float, header["share"]),
-        _typed(float, header["step"]),
-        calls,
-    )
+    facts = Facts(*header["facts"])  # which a client compares with its own
+    share, step = (_typed(float, header[name]) for name in ("share", "step"))
+    return Request(serial, facts, share, step, calls)
 
 
 def _argument(value: Any) -> Argument:

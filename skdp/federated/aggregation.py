@@ -401,32 +401,26 @@ class AggregationServer:
         """Return the next messages, or an empty dict when the sum is ready."""
         state = self._running()
         if state.expected is Kind.KEYS:
-            return self._send_peers(state)
+            self._check_enough(state.keys)
+            bodies = {}
+            for client in state.keys:
+                peers = self._linked(client, state.keys)
+                bodies[client] = wire.pack_peers({peer: state.keys[peer] for peer in peers})
+            return self._ask(Kind.PEERS, bodies)
         if state.expected is Kind.SHARES:
             self._check_enough(state.commitments)
             mail = {c: wire.pack_delivery(state.mail[c]) for c in state.commitments}
             return self._ask(Kind.DELIVERY, mail)
         if state.expected is Kind.MASKED:
-            return self._ask_to_unmask(state)
+            alive = state.commitments.keys() - state.waiting
+            self._check_enough(alive)
+            state.alive, state.dead = alive, state.commitments.keys() - alive
+            # At most `n_dropouts` clients are missing: each has enough neighbours to be unmasked.
+            flags = wire.pack_flags(int(self._config.n_clients), alive, state.dead)
+            return self._ask(Kind.UNMASK, dict.fromkeys(sorted(alive), flags))
         if self._result is None:
             self._result = self._unmask(state)
         return {}
-
-    def _send_peers(self, state: _ServerStep) -> dict[int, bytes]:
-        self._check_enough(state.keys)
-        bodies = {}
-        for client in state.keys:
-            peers = self._linked(client, state.keys)
-            bodies[client] = wire.pack_peers({peer: state.keys[peer] for peer in peers})
-        return self._ask(Kind.PEERS, bodies)
-
-    def _ask_to_unmask(self, state: _ServerStep) -> dict[int, bytes]:
-        alive = state.commitments.keys() - state.waiting
-        self._check_enough(alive)
-        state.alive, state.dead = alive, state.commitments.keys() - alive
-        # At most `n_dropouts` clients are missing, so each has enough neighbours to be unmasked.
-        flags = wire.pack_flags(int(self._config.n_clients), alive, state.dead)
-        return self._ask(Kind.UNMASK, dict.fromkeys(sorted(alive), flags))
 
     def _check_enough(self, clients: Collection[int]) -> None:
         if len(clients) < self._config.fewest_survivors:
@@ -601,5 +595,4 @@ def simulated_aggregator(
         number: AggregationClient(run_id, number, config, respond).handle
         for number, respond in enumerate(callbacks)
     }
-    transport = LocalTransport(handlers, lost=lost)
-    return SecureAggregator(transport, config, run_id)
+    return SecureAggregator(LocalTransport(handlers, lost=lost), config, run_id)

@@ -36,7 +36,13 @@ def warn_no_signal(estimator, session, attributes, n):
     """Warn if no released eigenvalue exceeds the known edge of the noise."""
     if session.budget.exact:
         return
-    edge = _edge(estimator, session, attributes.get("degrees_"), n)
+    flips = [line.noise_scale for line in session.ledger if line.name == "randomized_entries"]
+    products = [line.noise_scale for line in session.ledger if line.name == "right_product"]
+    scales = products["degrees_" in attributes :] or [math.inf]  # the first one released degrees
+    mean = math.sqrt(math.fsum(scale * scale for scale in scales) / len(scales))
+    edge = _SEEN * _subspaces.iteration_threshold(mean, n)
+    if flips:
+        edge = _subspaces.iteration_threshold(flips[0] * float(bound_of(estimator)[1]), n)
     if np.max(np.abs(attributes["eigenvalues_"])) >= edge:
         return
     warn_caller(
@@ -46,16 +52,6 @@ def warn_no_signal(estimator, session, attributes, n):
         "X is read: if X is not symmetric, pass X + X.T.",
         NoSignalWarning,
     )
-
-
-def _edge(estimator, session, degrees, n):
-    """Return the detection limit of an eigenvalue."""
-    flips = [line.noise_scale for line in session.ledger if line.name == "randomized_entries"]
-    if flips:
-        return _subspaces.iteration_threshold(flips[0] * float(bound_of(estimator)[1]), n)
-    products = [line for line in session.ledger if line.name == "right_product"]
-    products = products[degrees is not None :]  # the first one released the degrees
-    return _SEEN * _subspaces.products_threshold(products, n)
 
 
 # Spectral embedding of a graph with edge-level differential privacy.

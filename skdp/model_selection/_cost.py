@@ -9,13 +9,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from sklearn import model_selection
 from sklearn.base import clone
-from sklearn.model_selection import (
-    GridSearchCV,
-    ParameterGrid,
-    ParameterSampler,
-    RandomizedSearchCV,
-)
 from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 
 from skdp.base import BaseDPEstimator, change_of
@@ -361,7 +356,7 @@ def search_cost(
 
 def is_search(object_):
     """Whether this is a search whose fits are known beforehand, and no subclass of one."""
-    return type(object_) in (GridSearchCV, RandomizedSearchCV)
+    return type(object_) in (model_selection.GridSearchCV, model_selection.RandomizedSearchCV)
 
 
 def _total(name, candidates, plans, scorers, held, scored, n_splits, refit, training, unit, adj):
@@ -408,15 +403,15 @@ def _dearest(spent):
 
 def _candidates(search):
     """Return the candidates of a search, which draws the same ones when it runs."""
-    if isinstance(search, GridSearchCV):
-        return list(ParameterGrid(search.param_grid))
+    if isinstance(search, model_selection.GridSearchCV):
+        return list(model_selection.ParameterGrid(search.param_grid))
     if not isinstance(search.random_state, int):
         raise PrivacyError(
             "the search draws its candidates when it runs: its cost is not known before. "
             "Give it an int as 'random_state' (it draws no noise)."
         )
     drawn = search.param_distributions, search.n_iter
-    return list(ParameterSampler(*drawn, random_state=search.random_state))
+    return list(model_selection.ParameterSampler(*drawn, random_state=search.random_state))
 
 
 def _planned(estimator, params, with_groups):

@@ -76,8 +76,7 @@ class PipelineReport:
 
     def __str__(self) -> str:
         n = len(self.problems)
-        problems = f"{n} problem" + "s" * (n > 1)
-        head = "private from end to end" if self.ok else f"NOT private: {problems}"
+        head = f"NOT private: {n} problem{'s' * (n > 1)}" if n else "private from end to end"
         lines = [f"The pipeline is {head}."]
         for problem in self.problems:
             lines.append(f"- {problem.step} [{problem.kind}]: {problem.message}")
@@ -143,7 +142,8 @@ class _Walk:
         if step is None or isinstance(step, str):
             return flow
         name = path or type(step).__name__
-        if self._is_trusted(path, step):
+        names = (path, path.rpartition("__")[2])
+        if any(t in names if isinstance(t, str) else type(step) is t for t in self.assume_rowwise):
             self.assumptions.append(f"{name} treats each row by itself, with public parameters.")
             return flow.through(name)
         for reason, remedy in concerns(step):
@@ -156,12 +156,6 @@ class _Walk:
         if line is not None and line.given:
             self.assumptions.append(f"{name} meets {line.given}.")
         return flow.through(name)
-
-    def _is_trusted(self, path, step):
-        names = (path, path.rpartition("__")[2])
-        return any(
-            t in names if isinstance(t, str) else type(step) is t for t in self.assume_rowwise
-        )
 
     def _concern(self, name, step, flow, reason, remedy):
         kind, message = "not verified", f"{type(step).__name__} {reason}."
@@ -197,8 +191,11 @@ class _Walk:
             holds = f"the fitted object and its pickle hold {keeps}."
             self.add(name, "holds private", holds, step._publish)
         self.private.append((name, step))
-        for message, remedy in _no_guarantee(step):
-            self.add(name, "not private", message, remedy)
+        if getattr(step, "epsilon", None) == float("inf"):
+            self.add(name, "not private", "epsilon=inf adds no noise.", "Use a finite epsilon.")
+        if getattr(step, "random_state", None) is not None:
+            message = "anyone who knows its random_state can subtract the noise."
+            self.add(name, "not private", message, "Use random_state=None.")
         for message, remedy in _other_units(step, flow):
             self.add(name, "unit", message, remedy)
         if flow.touched and getattr(step, "group_column", None) is not None:
@@ -230,13 +227,6 @@ def _searched_steps(search):
             for value in values if isinstance(values, Iterable) else ():
                 if hasattr(value, "fit"):
                     yield name, value
-
-
-def _no_guarantee(step):
-    if getattr(step, "epsilon", None) == float("inf"):
-        yield "epsilon=inf adds no noise.", "Use a finite epsilon."
-    if getattr(step, "random_state", None) is not None:
-        yield "anyone who knows its random_state can subtract the noise.", "Use random_state=None."
 
 
 def _other_units(step, flow):

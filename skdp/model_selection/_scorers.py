@@ -259,14 +259,9 @@ class PrivateScorer:
                 raise ValueError("A score of groups needs 'groups': pass them to the scorer.")
             owners = np.unique(check_labels(groups), return_inverse=True)[1]
         n = 1.0 if private_count else float(n_rows(X) if owners is None else owners.max() + 1)
-        query = LossQuery(
-            self._losses_of(model, X, y),
-            lambda: n_rows(X),
-            tuple(map(float, self.bounds)),
-            adjacency="add_remove" if private_count else "replace",
-            owners=owners,
-        )
-        return query, max(n, 1.0)
+        losses, bounds = self._losses_of(model, X, y), tuple(map(float, self.bounds))
+        facts = {"adjacency": "add_remove" if private_count else "replace", "owners": owners}
+        return LossQuery(losses, lambda: n_rows(X), bounds, **facts), max(n, 1.0)
 
     def _losses_of(self, model, X, y):
         """Return a function that computes the losses; what fails for all rows alike fails here."""

@@ -195,14 +195,10 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
 
     def _plan(self, candidates):
         runs = (dp_parts(candidate_of(self.estimator, params)) for params in candidates)
-        return plan_selection(
-            float(self.epsilon),
-            float(self.delta),
-            len(candidates),
-            strategy=self.strategy,
-            mean_n_runs=None if self.mean_n_runs == "auto" else float(self.mean_n_runs),
-            sessions=1 + max(sum(planned_fit(part).sessions for part in parts) for parts in runs),
-        )
+        sessions = 1 + max(sum(planned_fit(part).sessions for part in parts) for parts in runs)
+        mean = None if self.mean_n_runs == "auto" else float(self.mean_n_runs)
+        options = {"strategy": self.strategy, "mean_n_runs": mean, "sessions": sessions}
+        return plan_selection(float(self.epsilon), float(self.delta), len(candidates), **options)
 
     def plan(self) -> Any:
         """Say how the budget will be spent; no data are touched.

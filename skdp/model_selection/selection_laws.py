@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cache
 from numbers import Integral
@@ -17,7 +16,7 @@ from sklearn.base import OneToOneFeatureMixin
 from skdp._limits import LARGEST
 from skdp._validation import check_rank
 from skdp.decomposition._base import LinearTransformMixin
-from skdp.exceptions import HELD, warn_caller
+from skdp.exceptions import HELD, unheard, warn_caller
 from skdp.model_selection._cost import budget_for, candidate_of, dp_parts, set_budget
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, mu_from_epsilon_delta
@@ -417,19 +416,17 @@ class Runs:
 
     def _run(self, *run):
         """Fit and score one candidate; nobody hears its warnings, whatever other threads do."""
-        context, held = copy_context(), []
-        context.run(HELD.set, held)
         with no_warnings():
-            return context.run(self._run_here, held, *run)
+            return unheard(self._run_here, *run)
 
-    def _run_here(self, held, params, X, y, fit_params):
+    def _run_here(self, params, X, y, fit_params):
         """Fit and score one candidate, within the budget of a run."""
         self.limit.next_run()
         model, for_score = self._fresh(params), self.search.score_budget_fraction
         set_budget(dp_parts(model), *self._part(1 - for_score), self.search.delta)
         model.fit(X, y, **fit_params)
         scored = self._score(model, X, y, fit_params, *self._part(for_score))
-        return Run(params, model, *scored, held)
+        return Run(params, model, *scored, HELD.get())
 
     def _part(self, share):
         """Return the kind and the size of a share of one run."""

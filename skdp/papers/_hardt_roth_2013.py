@@ -110,8 +110,7 @@ class PowerDeflation(Published):
         self.random_state = random_state
 
     def _checked_matrix(self, X):
-        forms = ("csr", "csc", "coo")
-        X = checked(self, X, accept_sparse=forms, ensure_min_samples=2)
+        X = checked(self, X, accept_sparse=("csr", "csc", "coo"), ensure_min_samples=2)
         check_square(self, X.shape)
         check_rank(self, math.inf, X.shape[1])
         return X

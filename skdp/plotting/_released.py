@@ -265,15 +265,10 @@ class SpectrumDisplay:
         """
         check_is_fitted(estimator, "releases_")
         values, quantity, squared = released_values(estimator)
-        edge = noise_edge(estimator, len(values))
-        display = cls(
-            values,
-            noise_edge=edge if squared else None,
-            n_kept=getattr(estimator, "n_components_", None),
-            quantity=quantity,
-            estimator_name=type(estimator).__name__,
-        )
-        return display.plot(ax)
+        edge = noise_edge(estimator, len(values)) if squared else None
+        words = {"quantity": quantity, "estimator_name": type(estimator).__name__}
+        n_kept = getattr(estimator, "n_components_", None)
+        return cls(values, noise_edge=edge, n_kept=n_kept, **words).plot(ax)
 
 
 # Where private rows lie in a plane, as it was released.

@@ -187,7 +187,7 @@ class PublicScaler(_PublicStep):
         self : PublicScaler
             The same object.
         """
-        _validation.check_column_bounds(self, "bounds")
+        _validation.check_column_bounds(self)
         names = _validation.column_names(X)
         self._map(_inputs.checked(self, X, accept_sparse="csr"), names)
         return self
@@ -205,7 +205,7 @@ class PublicScaler(_PublicStep):
         X_new : {ndarray, CSR matrix} of shape (n_samples, n_features)
             Scaled rows, a copy.
         """
-        _validation.check_column_bounds(self, "bounds")
+        _validation.check_column_bounds(self)
         names = _validation.column_names(X) or getattr(self, "feature_names_in_", None)
         X = _inputs.checked(self, X, accept_sparse="csr", reset=False, copy=True)
         low, high, center, size = self._map(X, names)
@@ -213,7 +213,7 @@ class PublicScaler(_PublicStep):
 
     def _map(self, X, names):
         """Return lows, highs, what becomes zero, and what becomes one, for each column."""
-        low, high = _validation.column_bounds(self, "bounds", X.shape[1], names)
+        low, high = _validation.column_bounds(self, X.shape[1], names)
         center = np.where((low == 0) | (high == 0), 0.0, low + (high - low) / 2)
         if sp.issparse(X) and center.any():
             column = int(np.flatnonzero(center)[0])
@@ -300,7 +300,7 @@ class ScalerPlans(PlansMixin):
     _measure = "1 - mean relative error of the scales (of means in deviations, without scales)"
 
     def _made(self, rng, n, d, signal=0.25, skew=None):
-        rows, signal = rows_of(n, d), check_share("signal", signal)
+        rows, signal = rows_of(n, d), check_share(signal)
         size = np.exp(rng.standard_normal(d))
         center = size * rng.standard_normal(d)
         said = "skewed columns some deviations from 0"
@@ -497,14 +497,14 @@ class DPStandardScaler(
         self._check_unit()
         _validation.check_bool(self, "with_mean", "with_std")
         if not self._learns_bounds():
-            _validation.check_column_bounds(self, "bounds")
+            _validation.check_column_bounds(self)
         return _validation.check_split(self, self._default_shares())
 
     def _public_bounds(self, d):
         """Return the bounds of each column, or None where they are learnt."""
         if self._learns_bounds():
             return None
-        return _validation.column_bounds(self, "bounds", d, _inputs.feature_names(self))
+        return _validation.column_bounds(self, d, _inputs.feature_names(self))
 
     def _accepted(self, X):
         """Return the sparse format that is accepted: means would fill in what is not stored."""
@@ -550,11 +550,8 @@ class DPStandardScaler(
             arrays, one for each block.
         """
         check_is_fitted(self)
-        scale = Standardisation(
-            self.feature_bounds_,
-            self.mean_ if self.with_mean else None,
-            self.scale_ if self.with_std else None,
-        )
+        mean, size = self.mean_ if self.with_mean else None, self.scale_ if self.with_std else None
+        scale = Standardisation(self.feature_bounds_, mean, size)
         source = _inputs.as_blocks(X)
         if source is None:
             return scale(_inputs.checked(self, X, accept_sparse=self._accepted(X), reset=False))

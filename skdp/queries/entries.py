@@ -34,18 +34,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp._limits import ROUNDING, WIDER, FloatArray
+from skdp.data import integers
 from skdp.data.blocks import dense, entrywise, scale_rows, without_duplicates
 from skdp.data.factorisations import of_public
-from skdp.data.integers import (
-    digit_bits,
-    digits_of,
-    floored,
-    mixed_words,
-    on_column_grid,
-    products,
-    split,
-    stored,
-)
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.sums import Neighbours, NumberQuery, to_grid
@@ -341,7 +332,7 @@ def pairs_of(n: int) -> int:
 
 def _thresholds(places: NDArray[np.int64], dither: int) -> FloatArray:
     """Return a public pseudo-random number in [0, 1) for each position, from a 64-bit hash."""
-    words = mixed_words(places.astype(np.uint64), dither)
+    words = integers.mixed_words(places.astype(np.uint64), dither)
     return np.asarray(words >> np.uint64(11), np.float64) * ROUNDING
 
 
@@ -410,7 +401,7 @@ class NormQuery(_MatrixQuery):
             raise PrivacyError(f"{unit!r} has bounds of entries; use EntryQuery.")
         super().__init__(A, unit)
         self._digits: list[Any] = []
-        self._bits = digit_bits(max(self.shape))
+        self._bits = integers.digit_bits(max(self.shape))
         above = math.frexp(unit.sensitivity)[1]  # s' = 2**above
         limits = sys.float_info
         most = math.ldexp(1.0, above) if above < limits.max_exp else limits.max
@@ -429,9 +420,9 @@ class NormQuery(_MatrixQuery):
     def _products(self, W: FloatArray, *, transpose: bool) -> list[Any]:
         """Return the products of the digits of A (or of A') with public integers."""
         if not self._digits:
-            integers = entrywise(self._integers, cleaned(self._raw, self.unit))
-            self._digits = split(integers, self._bits)
-        return products([Z.T if transpose else Z for Z in self._digits], W)
+            whole = entrywise(self._integers, cleaned(self._raw, self.unit))
+            self._digits = integers.split(whole, self._bits)
+        return integers.products([Z.T if transpose else Z for Z in self._digits], W)
 
     def _answer(
         self, X: FloatArray, U: FloatArray | None, *, transpose: bool
@@ -444,15 +435,15 @@ class NormQuery(_MatrixQuery):
                 product = (A.T if transpose else A) @ X
                 return np.asarray(product if U is None else U.T @ product)
             mantissa, exponent = math.frexp(step)
-            W, shift = on_column_grid(X / mantissa)
+            W, shift = integers.on_column_grid(X / mantissa)
             shift += exponent - self._grid
             parts = self._products(W, transpose=transpose)
             if U is not None:
-                left, bits = on_column_grid(U)
+                left, bits = integers.on_column_grid(U)
                 shift += bits
-                parts = [left.T @ digit for digit in digits_of(parts, self._bits)]
+                parts = [left.T @ digit for digit in integers.digits_of(parts, self._bits)]
                 parts = [part.astype(np.int64) for part in parts]
-            return floored(parts, self._bits, shift)
+            return integers.floored(parts, self._bits, shift)
 
         return answer
 
@@ -491,7 +482,7 @@ class NormQuery(_MatrixQuery):
         """Return ||A||_F^2, which has no bound: for an infinite epsilon alone."""
 
         def answer(_: float) -> NDArray[Any]:
-            return np.asarray(np.square(stored(cleaned(self._raw, self.unit))).sum())
+            return np.asarray(np.square(integers.stored(cleaned(self._raw, self.unit))).sum())
 
         return Bounded(Bound("squared_norm_sum", (), math.inf), answer)
 

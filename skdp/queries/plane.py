@@ -42,16 +42,13 @@ class Frame(NamedTuple):
 def plane_rows(blocks: Iterable[Block], axes: FloatArray, center: FloatArray) -> Iterator[Block]:
     """Yield coordinates in a public plane, each of its own row alone; columns stay next to them."""
     for block in blocks:
-        found = _coordinates(rows_of(block), axes, center)
+        rows = rows_of(block)
+        if sp.issparse(rows):  # scipy adds up the stored entries of a row in their order
+            found = np.asarray(rows @ axes.T - axes @ center)
+        else:
+            found = row_products(rows - center, axes.T)
+        found = np.where(finite_rows(rows)[:, None], found, np.nan)
         yield block._replace(rows=found) if isinstance(block, Zipped) else found
-
-
-def _coordinates(rows: Block, axes: FloatArray, center: FloatArray) -> FloatArray:
-    if sp.issparse(rows):  # scipy adds up the stored entries of a row in their order
-        found = np.asarray(rows @ axes.T - axes @ center)
-    else:
-        found = row_products(rows - center, axes.T)
-    return np.where(finite_rows(rows)[:, None], found, np.nan)
 
 
 class PlaneQuery(SumQuery):

@@ -408,13 +408,6 @@ class LossQuery(SumQuery):
         super().__init__(_Losses(losses, n_rows, owners), adjacency=adjacency)
         self._low, self._high = bounds
 
-    def _centred(self) -> FloatArray:
-        """Return one number for each unit, in [-(b - a)/2, (b - a)/2]."""
-        losses = self._source.of_units()
-        middle = self._low + (self._high - self._low) / 2
-        clipped = np.clip(losses, self._low, self._high) - middle
-        return np.where(np.isnan(losses), 0.0, clipped)
-
     def total(self) -> Bounded:
         """Return the sum of clipped losses less (a + b)/2.
 
@@ -423,10 +416,13 @@ class LossQuery(SumQuery):
         midpoint is a float, which moves the ends by less than 2^-50 of their size; the factor below
         covers its rounding.
         """
-        radius = (self._high - self._low) / 2 + 2.0**-50 * max(abs(self._low), abs(self._high))
+        half = (self._high - self._low) / 2
+        middle, radius = self._low + half, half + 2.0**-50 * max(abs(self._low), abs(self._high))
 
         def answer(step: float) -> NDArray[Any]:
-            centred = self._centred()
+            losses = self._source.of_units()
+            clipped = np.clip(losses, self._low, self._high) - middle
+            centred = np.where(np.isnan(losses), 0.0, clipped)  # one number for each unit
             if step == 0.0:
                 return np.asarray(centred.sum())
             limit = np.floor(radius / step) + 1  # rint of the largest, whatever float division did

@@ -312,14 +312,8 @@ class RowQuery(GroupQuery):
 
             return self._sum(term, (d, k), step)
 
-        bound = Bound(
-            "gram_product",
-            (d, k),
-            l2,
-            slack=0.0,
-            cross=self.neighbours.units * C * math.sqrt(k) / 2,
-            min_step=(C * FINEST_UNIT) ** 2,
-        )
+        cross, finest = self.neighbours.units * C * math.sqrt(k) / 2, (C * FINEST_UNIT) ** 2
+        bound = Bound("gram_product", (d, k), l2, slack=0.0, cross=cross, min_step=finest)
         return Bounded(bound, answer)
 
     def _exact_gram_product(self, V: FloatArray, l2: float) -> Bounded:

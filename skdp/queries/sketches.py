@@ -114,15 +114,10 @@ class SketchUnit(MatrixUnit):
                 factor *= side.largest_row() if single else side.spectral()
         summed = sketch.left is None or sketch.left.kind == "ones"  # an entry changes one number
         slack = 0.0 if one_row else _TRUNCATION * math.sqrt(math.prod(sketch.shape))
-        bound = Bound(
-            sketch.name,
-            sketch.out_shape,
-            self.change * factor,
-            slack=slack * sketch.scale * factor,
-            l1=self.change * factor if self.single and sketch.right is None and summed else None,
-            l1_slack=0.0,
-            law=SketchLaw(tuple(degrees)) if degrees else None,
-        )
+        slack, l2 = slack * sketch.scale * factor, self.change * factor
+        l1 = l2 if self.single and sketch.right is None and summed else None
+        law = SketchLaw(tuple(degrees)) if degrees else None
+        bound = Bound(sketch.name, sketch.out_shape, l2, slack=slack, l1=l1, l1_slack=0.0, law=law)
         return bound if None in (sketch.left, sketch.right) else bound._replace(remedy=_CORE_REMEDY)
 
     def refusal(self, kind: str) -> str | None:

@@ -26,25 +26,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp._limits import BLOCK, LARGEST, WIDER, FloatArray
-from skdp.data.blocks import (
-    AnyRows,
-    Block,
-    cross_product,
-    dense,
-    limbs_of,
-    row_source,
-    square_norms,
-    sum_rows,
-)
-from skdp.data.integers import (
-    FINEST_UNIT,
-    GRID_BITS,
-    exact_map,
-    on_grid,
-    reduced,
-    rows_and_squares,
-    wide_map,
-)
+from skdp.data import blocks, integers
 from skdp.data.numbers import Numbers, row_numbers
 from skdp.data.units import GroupRows
 from skdp.data.views import GroupMap, rows_each
@@ -131,7 +113,7 @@ class SumQuery(PrivateQuery):
 
     def _sum(self, term: Callable[[Any], Any], shape: tuple[int, ...], step: float) -> NDArray[Any]:
         """Add ``term(block)`` over the blocks: exact integers, or floats at step 0."""
-        return sum_rows(self._source, term, shape, exact=step != 0.0, n_jobs=self.n_jobs)
+        return blocks.sum_rows(self._source, term, shape, exact=step != 0.0, n_jobs=self.n_jobs)
 
     # -- bounds, by what one unit adds --------------------------------------------------------
 
@@ -292,7 +274,7 @@ class GroupQuery(SumQuery):
     ) -> None:
         if isinstance(rows, GroupRows) and not by_group:
             raise PrivacyError("the bounds of single rows do not hold for groups: 'by_group'")
-        super().__init__(row_source(rows), adjacency=adjacency, n_jobs=n_jobs)
+        super().__init__(blocks.row_source(rows), adjacency=adjacency, n_jobs=n_jobs)
         self.n_features: int = self._source.n_features
         self.by_group = by_group
         self.units = "groups" if by_group else "rows"
@@ -340,19 +322,19 @@ class Split:
     rounding: float
     bits: int
 
-    def __call__(self, Z: Block, lengths: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def __call__(self, Z: blocks.Block, lengths: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return V'z and the size ||V'z|| ||b|| of integer rows (||z||^2 given)."""
-        A = dense(Z @ self.grid)
+        A = blocks.dense(Z @ self.grid)
         A *= 2.0**-self.bits
-        squares = square_norms(A)
+        squares = blocks.square_norms(A)
         kept = self.removed * (2 - self.removed) - self.gap
         b = np.sqrt(np.maximum(lengths - kept * squares, 0.0)) + self.rounding * np.sqrt(squares)
         b = np.maximum(b, np.sqrt(squares) / _SMALLEST_B)
         return A, np.sqrt(squares) * b
 
-    def sizes(self, rows: Block, clip_norm: float, unit: float) -> FloatArray:
+    def sizes(self, rows: blocks.Block, clip_norm: float, unit: float) -> FloatArray:
         """Return the sizes of rows that become integers of a unit."""
-        return np.asarray(self(*rows_and_squares(rows, clip_norm, unit))[1] * unit**2)
+        return np.asarray(self(*integers.rows_and_squares(rows, clip_norm, unit))[1] * unit**2)
 
 
 class TangentQuery(SumQuery):
@@ -372,7 +354,7 @@ class TangentQuery(SumQuery):
 
     def __init__(
         self,
-        source: AnyRows,
+        source: blocks.AnyRows,
         V: FloatArray,
         scale: float,
         *,
@@ -382,17 +364,20 @@ class TangentQuery(SumQuery):
     ) -> None:
         super().__init__(source, adjacency=adjacency, n_jobs=n_jobs)
         self._V = np.asarray(V, np.float64)
-        self._grid = on_grid(self._V)
+        self._grid = integers.on_grid(self._V)
         if not scale >= 1:
             raise ValueError(f"'scale' must be at least 1. Got {scale!r} instead.")
         self._removed = 1 - 1 / scale
         # The grid is not quite orthonormal, and its scaled copy is rounded once more.
         unit = np.eye(self._V.shape[1])
-        gap = float(np.linalg.norm(self._grid.T @ self._grid * 4.0**-GRID_BITS - unit)) + 1e-9
+        gap = (
+            float(np.linalg.norm(self._grid.T @ self._grid * 4.0**-integers.GRID_BITS - unit))
+            + 1e-9
+        )
         if not gap < 1e-3:
             raise ValueError("'V' must have orthonormal columns.")
-        rounding = 0.0 if scale == math.inf else math.sqrt(self._V.size) * 2.0**-GRID_BITS
-        self._split = Split(self._grid, self._removed, gap, rounding, GRID_BITS)
+        rounding = 0.0 if scale == math.inf else math.sqrt(self._V.size) * 2.0**-integers.GRID_BITS
+        self._split = Split(self._grid, self._removed, gap, rounding, integers.GRID_BITS)
         self._float_split = Split(self._V, self._removed, 0.0, 0.0, 0)
         self.clip_norm = clip_norm
         self._sizes = row_numbers(source, self._measured())
@@ -427,30 +412,26 @@ class TangentQuery(SumQuery):
             split, unit = self._split if step else self._float_split, math.sqrt(step)
             longest = level / step if step else level
 
-            def term(rows: Block) -> FloatArray:
-                Z, lengths = rows_and_squares(rows, clip_norm, unit)
+            def term(rows: blocks.Block) -> FloatArray:
+                Z, lengths = integers.rows_and_squares(rows, clip_norm, unit)
                 A, sizes = split(Z, lengths)
                 with np.errstate(divide="ignore", invalid="ignore"):
                     P = A * np.fmin(1.0, longest / sizes)[:, None]
                 if step == 0.0:
-                    return cross_product(Z, P)
+                    return blocks.cross_product(Z, P)
                 P = np.rint(P)
-                return np.vstack([cross_product(Z, P), *limbs_of(np.rint(A).T @ P)])
+                return np.vstack([blocks.cross_product(Z, P), *blocks.limbs_of(np.rint(A).T @ P)])
 
             total = self._sum(term, (d + 2 * p, p) if step else (d, p), step)
             if step == 0.0:
                 return np.asarray(total - self._removed * self._V @ (self._V.T @ total))
             removed = np.rint(self._grid * self._removed)
-            return total[:d] - wide_map(removed, total[d : d + p], total[d + p :])
+            return total[:d] - integers.wide_map(removed, total[d : d + p], total[d + p :])
 
-        bound = Bound(
-            "tangent_product",
-            (d, p),
-            self.neighbours.array(level) * WIDER,
-            slack=math.sqrt(d * p),
-            cross=self.neighbours.array(self.clip_norm) * math.sqrt(p),
-            min_step=(self.clip_norm * FINEST_UNIT) ** 2,
-        )
+        l2, slack = self.neighbours.array(level) * WIDER, math.sqrt(d * p)
+        cross = self.neighbours.array(self.clip_norm) * math.sqrt(p)
+        finest = (self.clip_norm * integers.FINEST_UNIT) ** 2
+        bound = Bound("tangent_product", (d, p), l2, slack=slack, cross=cross, min_step=finest)
         return Bounded(bound, answer)
 
 
@@ -480,10 +461,10 @@ class _Terms:
         for start in range(0, n * rows_each(batch), cut):
             yield self._of(Z[start : start + cut], rows_each(batch))
 
-    def _of(self, Z: Block, each: int) -> FloatArray:
+    def _of(self, Z: blocks.Block, each: int) -> FloatArray:
         (n, d), p = (Z.shape[0] // each, Z.shape[1]), self.V.shape[1]
         exact = self.rows.unit != 0.0
-        A = reduced(dense(Z @ self.grid)) if exact else dense(Z @ self.V)
+        A = integers.reduced(blocks.dense(Z @ self.grid)) if exact else blocks.dense(Z @ self.V)
         of_groups = A.reshape(n, each, p)
         M = _products(Z, of_groups)
         if self.removed:
@@ -495,22 +476,22 @@ class _Terms:
     def _cores(self, cores: FloatArray, exact: bool) -> NDArray[Any]:
         if not exact:
             return np.asarray(self.removed * self.V @ cores)
-        return exact_map(np.rint(self.grid * self.removed), cores.astype(np.int64))
+        return integers.exact_map(np.rint(self.grid * self.removed), cores.astype(np.int64))
 
     def sizes(self, batch: Any) -> FloatArray:
         """Return the Frobenius norm of the term of each group."""
-        norms = (np.sqrt(square_norms(M)) for M in self(batch))
+        norms = (np.sqrt(blocks.square_norms(M)) for M in self(batch))
         return np.concatenate([np.zeros(0), *norms]) * self.square
 
 
-def _products(Z: Block, A: FloatArray) -> FloatArray:
+def _products(Z: blocks.Block, A: FloatArray) -> FloatArray:
     """Return Z'A of each group, for rows in turn."""
     (n, each, p), d = A.shape, Z.shape[1]
     if not sp.issparse(Z):
         return np.asarray(np.swapaxes(Z.reshape(n, each, d), 1, 2) @ A)
     owners = np.repeat(np.arange(n * each) // each * d, np.diff(Z.indptr))
     apart = sp.csr_array((Z.data, Z.indices + owners, Z.indptr), shape=(n * each, n * d))
-    return dense(apart.T @ A.reshape(n * each, p)).reshape(n, d, p)
+    return blocks.dense(apart.T @ A.reshape(n * each, p)).reshape(n, d, p)
 
 
 class GroupTangentQuery(TangentQuery):
@@ -550,7 +531,7 @@ class GroupTangentQuery(TangentQuery):
             def term(batch: Any) -> NDArray[Any]:
                 total: Any = 0
                 for M in terms(batch):
-                    M *= (longest / np.maximum(np.sqrt(square_norms(M)), longest))[:, None]
+                    M *= (longest / np.maximum(np.sqrt(blocks.square_norms(M)), longest))[:, None]
                     total = total + summed(M, step / terms.square)
                 return np.asarray(total).reshape(d, p)
 

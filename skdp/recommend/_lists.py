@@ -339,8 +339,7 @@ def missed_share(model: Any, X: Any, _: Any = None) -> Any:
     losses, length = np.full(rows.shape[0], 0.5), model.filter_.list_length
     score = model.filter_.scorer()
     for u in np.flatnonzero(judged):  # one at a time: bits of a product depend on other rows
-        row = known[[u]]
-        lists, _ = best_items(score, row, length, exclude_known=True)
+        lists, _ = best_items(score, known[[u]], length, exclude_known=True)
         wanted = hidden.indices[hidden.indptr[u] : hidden.indptr[u + 1]]
         losses[u] = 1 - np.isin(wanted, lists[0]).mean()
     return losses

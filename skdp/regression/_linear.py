@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from skdp import _validation, base
 from skdp._inputs import GroupUnitMixin, feature_names, mapped
-from skdp._limits import DEVIATION, GRAM_FEATURES, MOST_DENSE
+from skdp._limits import GRAM_FEATURES, MOST_DENSE
 from skdp.answer import Answer
 from skdp.data.blocks import canonical, scale_rows
 from skdp.data.integers import row_norms
@@ -21,48 +21,8 @@ from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.regression import RegressionQuery
 from skdp.solvers.columns import count_rows, find_kinds, rows_for_scales
 from skdp.solvers.median_search import QUESTIONS, find_between
-from skdp.solvers.postprocess import drawn, normal_equations, released_count
+from skdp.solvers.postprocess import normal_equations, released_count
 from skdp.solvers.spectral import FEWEST_KEPT, product_directions
-
-# Location of the targets: a search that may take from the budget of the model.
-
-
-# Shares that a longer search takes from.
-_MODEL = ("regression_moments", "sums")
-
-
-def find_targets(found, find, ask, share, model_budget, given=None):
-    """Search until most targets are located; return them, the fraction spent, and what remains.
-
-    `found` is the result of a first search with `share`. If most targets were not located, a model
-    would be worse than their mean, so a second search covers a wider range. With enough records it
-    takes half of `model_budget` and starts from the range of the first, with few 3/4 of it. If it
-    locates most targets of enough records, or if these need no centre (`ask` is None: there is no
-    intercept), the model has the remainder. Else a released mean has it, and is predicted alone.
-    Without an intercept and with few records there is no second search. `needed` is that of the
-    first.
-
-    With public bounds (`given`) the search takes half. The model has the other half if targets are
-    located now or records are many. Otherwise the mean within the bounds is predicted.
-    """
-    needed, many = found.needed, found.needed <= found.n
-    if not most_undetected(found) or (ask is None and not many):
-        return found, share, model_budget
-    half = many or given is not None
-    share = (0.5 if half else 0.75) * model_budget
-    model_budget -= share
-    found = find(share, far=True, within=found.within if many else None)
-    always_model = many and (ask is None or given is not None)
-    if always_model or (half and not most_undetected(found)):
-        return found, share, model_budget
-    radius = found.mean_radius(found.sums_noise(model_budget / share))
-    scale = target_scale(found, radius, given, centered=True)
-    bounded = found._replace(found=found.found | (given is not None))
-    mean_arguments = ask.within(math.inf, scale), scale, bounded, None, found.n
-    origin = 0.0 if given is None else given.nearest
-    reference = np.clip(found.center + origin, scale.low, scale.high)
-    center = reference + drawn(*target_mean(*mean_arguments, reference, model_budget)) - origin
-    return found._replace(center=center, needed=needed), share, 0.0
 
 
 def most_undetected(columns):
@@ -71,59 +31,7 @@ def most_undetected(columns):
 
 def model_share(shares):
     """Return what the shares leave for the model."""
-    return sum(shares.get(name, 0.0) for name in (*_MODEL, "target_mean"))
-
-
-def kept_share(share, remaining, total):
-    """Return the share of a reduced total: unchanged, but at most half of what remains."""
-    return min(share, max(remaining / 2, share * remaining / total))
-
-
-def left_for_model(shares, remaining):
-    """Return the budget fractions, with that of the model reduced to what remains."""
-    mean, total = shares.get("target_mean", 0.0), model_share(shares)
-    mean_share = kept_share(mean, remaining, total)
-    factor = (remaining - mean_share) / (total - mean)
-    reduced = {name: factor * shares[name] for name in _MODEL if name in shares}
-    return shares | reduced | {"target_mean": mean_share}
-
-
-def target_scale(columns, radius, given=None, *, centered):
-    """Return the bounds of the targets about their centres, within given bounds, if any."""
-    center = columns.center if given is None else columns.center + given.nearest
-    low, high = center - radius, center + radius
-    if given is not None:
-        low, high = np.maximum(low, given.low), np.minimum(high, given.high)
-        found = (low < high) & columns.located
-        low, high = np.where(found, (low, high), (given.low, given.high))
-    return TargetScale.in_box(low, high, centered=centered)
-
-
-def target_mean(ask, scale, columns, moments, n, about, share):
-    """Return the mean of the targets under wider bounds, weighted as in the moments, and its noise.
-
-    For one number the noise allows wider bounds than for d products with columns, so that
-    predictions of skewed targets keep their total. The weights are those of the moments; with
-    others, the part of longer rows would count twice. The total weight is `n`, unless the moments
-    clearly differ from it. Without a scale of the targets there is no such mean.
-    """
-    if moments:
-        n += float(drawn(moments.weight - n, math.sqrt(2) * moments.noise / moments.bias**2))
-    sums, unit = ask.target_sums(moments.bias if moments else 0.0, share=share), scale.size / n
-    half = scale.size / math.sqrt(len(scale.size))
-    noise = np.where(columns.found, unit * sums.noise_scale, math.inf)
-    return Answer(scale.center - about + np.clip(unit * sums.value, -half, half), noise)
-
-
-def warn_undetected_targets(estimator, columns, model_share_left, remedy):
-    """Warn of targets that were not located, and of the effect; from released numbers."""
-    undetected, outcome, category = ~columns.located, "and used a guess", PartialSignalWarning
-    if not model_share_left:
-        undetected, category = np.ones_like(undetected), NoSignalWarning
-        outcome = "so that all predictions are one released number"
-    base.warn_undetected_columns(estimator, undetected, columns.needed,
-        outcome=outcome, remedy=remedy, of="targets", category=category,
-    )  # fmt: skip
+    return sum(shares.get(name, 0.0) for name in ("regression_moments", "sums", "target_mean"))
 
 
 # Screening of wide rows: products of all columns with the targets are released first; the moment
@@ -219,9 +127,11 @@ class Releases:
         else:
             rows, records = placed.rows, placed.joined(form)
         self.d, self.q, self.scale = rows.n_features, form.n_targets, scale
-        self.learns = estimator._learns_columns(session, rows)
-        self.public_units = estimator._public_units(self.d)
         self.dense = not getattr(rows, "sparse", False)
+        # Whether columns are divided by learnt units: from public facts.
+        narrow = self.d <= GRAM_FEATURES and (estimator.bounds is None or self.dense)
+        self.learns = narrow and estimator.clip_norm == "auto" and not self.exact
+        self.public_units = estimator._public_units(self.d)
         # A moment of all columns may be too large for sparse or wide rows without bounds.
         wide = self.d > GRAM_FEATURES or not self.dense
         self.screened = wide and estimator.bounds is None and not self.exact
@@ -244,16 +154,15 @@ class Releases:
         self._find_places()
         self._choose_units()
         searched = self._choose_search()
-        left, wider = model_share(self.shares), None
+        left, wider = 1.0, None
         if hasattr(self.estimator, "target_bounds"):
             self.scale, left, wider = self.estimator._target_scale(self)
-        self.shares = left_for_model(self.shares, left)
         clip_norm = self._clip_norm(self.norm_share if searched and left else 0.0)
         kept, moments, mean, choose = np.arange(self.d), None, None, lambda *_: self.cuts[0]
         if left:
             kept, moments = (self._screening if self.screened else self._all_columns)(clip_norm)
         if moments and wider:
-            moments, mean = self._with_mean(moments, *wider)
+            moments, mean = self.estimator._with_mean(self, moments, *wider)
         if moments and self.cuts_share:
             choose = partial(self.estimator._chosen_cuts, self, wider)
         return Released(moments, clip_norm, self.scale, mean, kept, self.units, choose)
@@ -412,14 +321,6 @@ class Releases:
         part = 0.0 if joint else _SUMS[hasattr(self.estimator, "classes")]
         return np.arange(kept), self._moments(clip_norm, share, part)
 
-    def _with_mean(self, moments, wider, targets):
-        """Release the mean of the targets under wider bounds; the moments know their variance."""
-        mean_arguments = self.ask.within(moments.clip_norm, wider), wider, targets, moments, self.n
-        mean = target_mean(*mean_arguments, self.scale.center, self.shares["target_mean"])
-        half = (self.scale.high - self.scale.low) / 2
-        spread = np.minimum(DEVIATION * targets.deviation, half)
-        return moments._replace(square=spread**2), mean
-
     def _directions(self, clip_norm, size):
         """Release the products of all columns with the targets, and the scale of rows along them.
 
@@ -479,7 +380,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         _validation.check_bool(self, "fit_intercept")
         _validation.check_clip_norm(self)
         if self.bounds is not None:
-            _validation.check_column_bounds(self, "bounds")
+            _validation.check_column_bounds(self)
 
     def _releases_sums(self):
         """Whether sums and totals are released, besides products."""
@@ -523,17 +424,11 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         attributes |= {"center_": units.center, "scale_": units.size}
         return coefficients, intercepts, attributes
 
-    def _learns_columns(self, session, rows):
-        """Whether columns are divided by learnt units: from public facts."""
-        bounded = self.bounds is not None and getattr(rows, "sparse", False)
-        narrow = rows.n_features <= GRAM_FEATURES and not bounded
-        return narrow and self.clip_norm == "auto" and not session.budget.exact
-
     def _public_units(self, d):
         """Return centre and unit of each column, from `bounds` if there are any."""
         if self.bounds is None:
             return RowScale(np.zeros(d), np.ones(d), -math.inf, math.inf)
-        low, high = _validation.column_bounds(self, "bounds", d, feature_names(self))
+        low, high = _validation.column_bounds(self, d, feature_names(self))
         center, size = _validation.middle_and_radius(low, high, centered=self.fit_intercept)
         return RowScale(center, size, (low - center) / size, (high - center) / size)
 

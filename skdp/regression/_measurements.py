@@ -58,11 +58,6 @@ class BiasStage(NamedTuple):
     facts: TraceFacts
     means: Means
 
-    @property
-    def too_few(self):
-        """Whether records are too few for a matrix, by public numbers and released ones."""
-        return self.facts.n < self.facts.useful
-
     def biases(self):
         """Return the row and the column biases; None if they were not found."""
         return (self.means.rows.means, self.means.columns.means) if self.means.found else None

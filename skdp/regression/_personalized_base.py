@@ -318,7 +318,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     def _check_parameters(self):
         _validation.check_int(self, "n_components", 1, also=("auto",))
         if self._y_numeric:
-            _validation.check_range(self, "target_bounds")
+            _validation.check_range(self)
         else:
             _validation.check_real(
                 self, "coef_clip_norm", 1e-100, 1e100, closed="both", also=("auto",)
@@ -516,26 +516,23 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
 
     # -- heads -----------------------------------------------------------------------------
 
-    def _scaling(self):
+    def _public_heads(self):
+        """Return the scaling of rows, and what fits heads to them, from public attributes."""
         limit = np.where(np.isfinite(self.feature_bounds_[1]), FARTHEST, np.inf)
-        return Scaling(self.feature_center_, self.feature_scale_, limit)
-
-    def _public_heads(self, scaling):
-        """Return what fits heads to rows, from public attributes."""
+        scaling = Scaling(self.feature_center_, self.feature_scale_, limit)
         coef = np.atleast_2d(self.global_coef_).T
         seen = scaling.of_scaled(coef, np.ravel(self.global_intercept_))
-        model = personalization.GlobalModel(*seen)
-        model = model._replace(own_means=not self.target_scale_found_)
+        model = personalization.GlobalModel(*seen, own_means=not self.target_scale_found_)
         whitener = self.whitening_ * scaling.scale[:, None] if self.whiten else None
         view = self._view(whitener, model if self._y_numeric else None)
-        return Heads(view, self.components_.T, model)
+        return scaling, Heads(view, self.components_.T, model)
 
     def _fitted_heads(self, query, users):
         """Fit the head of each user: private, never released."""
         if users is None:
             return None
-        (d, p), scaling = (query.n_features, query.n_outputs), self._scaling()
-        heads, choice = self._public_heads(scaling), self.head_rule_scores_
+        (scaling, heads), choice = self._public_heads(), self.head_rule_scores_
+        d, p = query.n_features, query.n_outputs
         out = np.zeros((len(users), (d + 1) * p + 2 * d))  # the last: where entries are cut
 
         def local(batch):

@@ -54,7 +54,7 @@ class RidgePlans(PlansMixin):
     _measure = "R2 on synthetic records"
 
     def _made(self, rng, n, d, n_targets=1, signal=0.5, spectrum=None, skew=None, nnz=None):
-        signal = check_share("signal", signal)
+        signal = check_share(signal)
         X, said, _ = made_records(self, rng, n, d, spectrum, skew, nnz)
         y = linear_targets(rng, X, n_targets, signal)
         away = rng.standard_normal(n_targets) * self.fit_intercept
@@ -83,7 +83,7 @@ class RidgeClassifierPlans(PlansMixin):
         priors = np.ones(len(names)) if priors is None else priors
         priors = _made.check_numbers("priors", priors, len(names), "shares of classes")
         usual = 0.5 if nnz is None else 0.9
-        signal = check_share("signal", usual if signal is None else signal)
+        signal = check_share(usual if signal is None else signal)
         X, said, labels = made_records(self, rng, n, d, spectrum, skew, nnz, priors, signal)
         between = f"{len(names)} classes; a linear model explains {signal:g} of their variance"
         if labels is None:
@@ -102,7 +102,7 @@ class RidgeClassifierPlans(PlansMixin):
 
 def in_target_bounds(estimator: Any, y: Any, away: Any = 0.0) -> Any:
     """Return targets of variance 1 that fill a usual part of public bounds, or lie away from 0."""
-    bounds = check_range(estimator, "target_bounds")
+    bounds = check_range(estimator)
     if bounds is None:
         return y + away
     low, high = bounds
@@ -125,7 +125,7 @@ class PersonalPlans(PlansMixin):
     """
 
     def _made(self, rng, n, d, n_rows=20, signal=1.0, noise=0.25):
-        signal = check_share("signal", signal)
+        signal = check_share(signal)
         users = rows_of(n, d * n_rows)
         k = min(d, 2 if self.n_components == "auto" else self.n_components)
         U = np.linalg.qr(rng.standard_normal((d, k)))[0]

@@ -12,21 +12,102 @@ from sklearn.base import MultiOutputMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import as_columns, float_dtype, n_columns
-from skdp._limits import CLEAR
+from skdp._limits import CLEAR, DEVIATION
 from skdp._validation import ColumnBounds, Seed, Split, check_range, target_bounds
-from skdp.base import atomic
+from skdp.answer import Answer
+from skdp.base import atomic, warn_undetected_columns
 from skdp.data.products import in_dtype
 from skdp.data.views import RecordForm, TargetScale
+from skdp.exceptions import NoSignalWarning
 from skdp.regression import _linear
 from skdp.regression._plans import RidgePlans
 from skdp.regression._scores import ScoredRegressorMixin
 from skdp.solvers.columns import find_columns
 from skdp.solvers.median_search import lowest_level
-from skdp.solvers.postprocess import solve_normal_equations, steadied
+from skdp.solvers.postprocess import drawn, solve_normal_equations, steadied
 
 # Scales from the median at which targets may be cut; directions whose noise counts in a fit of all
 # columns, which shrinks what is below the noise.
 _CUTS, _DIRECTIONS = (2.0, 3.0, 4.5, 7.0, 10.0, 16.0, 32.0, 64.0), 12
+
+
+# Location of the targets: a search that may take from the budget of the model.
+
+
+def find_targets(found, find, ask, share, model_budget, given=None):
+    """Search until most targets are located; return them, the fraction spent, and what remains.
+
+    `found` is the result of a first search with `share`. If most targets were not located, a model
+    would be worse than their mean, so a second search covers a wider range. With enough records it
+    takes half of `model_budget` and starts from the range of the first, with few 3/4 of it. If it
+    locates most targets of enough records, or if these need no centre (`ask` is None: there is no
+    intercept), the model has the remainder. Else a released mean has it, and is predicted alone.
+    Without an intercept and with few records there is no second search. `needed` is that of the
+    first.
+
+    With public bounds (`given`) the search takes half. The model has the other half if targets are
+    located now or records are many. Otherwise the mean within the bounds is predicted.
+    """
+    needed, many = found.needed, found.needed <= found.n
+    if not _linear.most_undetected(found) or (ask is None and not many):
+        return found, share, model_budget
+    half = many or given is not None
+    share = (0.5 if half else 0.75) * model_budget
+    model_budget -= share
+    found = find(share, far=True, within=found.within if many else None)
+    always_model = many and (ask is None or given is not None)
+    if always_model or (half and not _linear.most_undetected(found)):
+        return found, share, model_budget
+    radius = found.mean_radius(found.sums_noise(model_budget / share))
+    scale = target_scale(found, radius, given, centered=True)
+    bounded = found._replace(found=found.found | (given is not None))
+    mean_arguments = ask.within(math.inf, scale), scale, bounded, None, found.n
+    origin = 0.0 if given is None else given.nearest
+    reference = np.clip(found.center + origin, scale.low, scale.high)
+    center = reference + drawn(*target_mean(*mean_arguments, reference, model_budget)) - origin
+    return found._replace(center=center, needed=needed), share, 0.0
+
+
+def kept_share(share, remaining, total):
+    """Return the share of a reduced total: unchanged, but at most half of what remains."""
+    return min(share, max(remaining / 2, share * remaining / total))
+
+
+def left_for_model(shares, remaining):
+    """Return the budget fractions, with that of the model reduced to what remains."""
+    mean, total = shares.get("target_mean", 0.0), _linear.model_share(shares)
+    mean_share = kept_share(mean, remaining, total)
+    factor = (remaining - mean_share) / (total - mean)
+    model = (name for name in ("regression_moments", "sums") if name in shares)
+    reduced = {name: factor * shares[name] for name in model}
+    return shares | reduced | {"target_mean": mean_share}
+
+
+def target_scale(columns, radius, given=None, *, centered):
+    """Return the bounds of the targets about their centres, within given bounds, if any."""
+    center = columns.center if given is None else columns.center + given.nearest
+    low, high = center - radius, center + radius
+    if given is not None:
+        low, high = np.maximum(low, given.low), np.minimum(high, given.high)
+        found = (low < high) & columns.located
+        low, high = np.where(found, (low, high), (given.low, given.high))
+    return TargetScale.in_box(low, high, centered=centered)
+
+
+def target_mean(ask, scale, columns, moments, n, about, share):
+    """Return the mean of the targets under wider bounds, weighted as in the moments, and its noise.
+
+    For one number the noise allows wider bounds than for d products with columns, so that
+    predictions of skewed targets keep their total. The weights are those of the moments; with
+    others, the part of longer rows would count twice. The total weight is `n`, unless the moments
+    clearly differ from it. Without a scale of the targets there is no such mean.
+    """
+    if moments:
+        n += float(drawn(moments.weight - n, math.sqrt(2) * moments.noise / moments.bias**2))
+    sums, unit = ask.target_sums(moments.bias if moments else 0.0, share=share), scale.size / n
+    half = scale.size / math.sqrt(len(scale.size))
+    noise = np.where(columns.found, unit * sums.noise_scale, math.inf)
+    return Answer(scale.center - about + np.clip(unit * sums.value, -half, half), noise)
 
 
 class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.LinearBase):
@@ -199,7 +280,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         return self._close_session(session, self._fit_session(session, placed))
 
     def _check_parameters(self):
-        check_range(self, "target_bounds")
+        check_range(self)
         return super()._check_parameters()
 
     def _fit_session(self, session, placed):
@@ -237,17 +318,21 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         find = partial(find_columns, fit.ask.targets(), fit.q, n=fit.n, centered=centered)
         alone = fit.ask if centered else None
         found = fit.targets or find(share)
-        columns, share, rest = _linear.find_targets(found, find, alone, share, whole, given)
-        if given is None or not rest:
-            remedy = "'target_bounds'" if given is None else "'target_bounds' close to them"
-            _linear.warn_undetected_targets(self, columns, rest, remedy)
+        columns, share, rest = find_targets(found, find, alone, share, whole, given)
+        remedy = "'target_bounds'" if given is None else "'target_bounds' close to them"
+        words = {"needed": columns.needed, "remedy": remedy, "of": "targets"}
         if not rest:
-            scale = given or _linear.target_scale(columns, columns.spread, centered=True)
+            none, words["category"] = np.ones(fit.q, bool), NoSignalWarning
+            outcome = "so that all predictions are one released number"
+            warn_undetected_columns(self, none, outcome=outcome, **words)
+            scale = given or target_scale(columns, columns.spread, centered=True)
             center = columns.center + (0.0 if given is None else given.nearest)
             return scale._replace(center=center), 0.0, None
-        tail_share = _linear.kept_share(fit.tail_share, rest, whole)
+        if given is None:
+            warn_undetected_columns(self, ~columns.located, outcome="and used a guess", **words)
+        tail_share = kept_share(fit.tail_share, rest, whole)
         rest -= tail_share
-        left = _linear.left_for_model(shares, rest)
+        fit.shares = left = left_for_model(shares, rest)
         part = max(left["regression_moments"], shares["target_bounds"]) / share
         d = fit.d if fit.screened else min(fit.d, _DIRECTIONS)
         search = d * columns.sums_noise(part), tail_share / fit.q, CLEAR
@@ -255,12 +340,20 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         for i, spread in enumerate(columns.spread):
             far = fit.ask.target_distances(i, float(columns.center[i])).above
             radius[i] = lowest_level(far, spread * np.array(_CUTS), *search)
-        scale = _linear.target_scale(columns, radius, given, centered=centered)
+        scale = target_scale(columns, radius, given, centered=centered)
         if not centered:
             return scale, rest, None
         usual = columns.mean_radius(columns.sums_noise(left["target_mean"] / share))
-        wide = _linear.target_scale(columns, np.maximum(radius, usual), given, centered=True)
+        wide = target_scale(columns, np.maximum(radius, usual), given, centered=True)
         return scale, rest, (wide, columns)
+
+    def _with_mean(self, fit, moments, wider, targets):
+        """Release the mean of the targets under wider bounds; the moments know their variance."""
+        mean_arguments = fit.ask.within(moments.clip_norm, wider), wider, targets, moments, fit.n
+        mean = target_mean(*mean_arguments, fit.scale.center, fit.shares["target_mean"])
+        half = (fit.scale.high - fit.scale.low) / 2
+        spread = np.minimum(DEVIATION * targets.deviation, half)
+        return moments._replace(square=spread**2), mean
 
     def _chosen_cuts(self, fit, wider, coefficients, intercepts):
         """Return the wider bounds if predictions are clearly better with them, else the usual.

@@ -284,7 +284,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         scales = {"lam": design.lam, "variance": design.variance, "spread": design.spread}
         facts = facts._replace(bias=bias, target_sd=centre.sd, **scales)
         stage = _measurements.first_means(ask, facts, design, centre) if means else None
-        if stage is not None and stage.too_few:
+        if stage is not None and facts.n < facts.useful:  # too few for a matrix
             fit = stage.fit(ask)
             facts, ask = facts._replace(bias=0.0), stage.residuals(ask).augmented(centre.value, 0.0)
         else:

@@ -110,8 +110,7 @@ def history_pairs(Y: Any, noise_scale: float, floor: float) -> linalg.PairMoment
     np.fill_diagonal(off, 0.0)
     b = n / moment.rows
     edge = moment.rows * moment.variance * (b + 2 * math.sqrt(b)) / unit
-    shrink = partial(moment.directions, scale=1 / unit)
-    return linalg.PairMoment(off, shrink, edge)
+    return linalg.PairMoment(off, partial(moment.directions, scale=1 / unit), edge)
 
 
 def mean_degree(number: float, n_rows: int) -> int:

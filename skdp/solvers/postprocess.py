@@ -282,14 +282,6 @@ def model_precision(
     return np.asarray((np.eye(d) - scaled.T @ np.linalg.solve(inner, scaled)) / noise_variance)
 
 
-def log_likelihood_rows(centred: FloatArray, precision: FloatArray) -> FloatArray:
-    """Return the Gaussian log-likelihood of each centred row."""
-    d = centred.shape[1]
-    quadratic = np.einsum("ij,ij->i", centred, centred @ precision)
-    log_det = float(np.linalg.slogdet(precision)[1])
-    return np.asarray(-0.5 * (quadratic + d * math.log(2.0 * math.pi) - log_det))
-
-
 # Principal components from one sketch of the second moment, where d x d numbers are too many.
 #
 # Notation: Y = A Q + N is the released sketch of A = sum over rows of (x - mean)(x - mean)', Q is

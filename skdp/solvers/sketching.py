@@ -199,8 +199,7 @@ def _als_step(start: Factors, right: Answer, left: Answer, F: FloatArray, S: Flo
     U, values, turn = np.linalg.svd(W, full_matrices=False)
     V = V @ turn.T
     weights = len(z.value) / np.maximum(values, NEGLIGIBLE * values[0]) ** 2
-    H = _least_squares(z, y, S, F, U, weights)
-    return _refactored(U, H, start)
+    return _refactored(U, _least_squares(z, y, S, F, U, weights), start)
 
 
 def _least_squares(
@@ -250,10 +249,3 @@ def factorize(
     with np.errstate(over="ignore"):
         values = np.minimum(np.ldexp(factors.values, power), np.finfo(np.float64).max)
     return factors._replace(values=values)
-
-
-def gram_factors(reports: FloatArray, scale: float, k: int) -> tuple[FloatArray, FloatArray]:
-    """Return the k leading eigenpairs of Y'Y - m scale^2 I: the noise of m reports taken off."""
-    m, n = reports.shape
-    values, vectors = np.linalg.eigh(reports.T @ reports - m * scale**2 * np.eye(n))
-    return np.maximum(values[::-1][:k], 0.0), vectors[:, ::-1][:, :k]

@@ -298,8 +298,7 @@ class _Recorder:
     def choose(self, original, session, bounded, share):
         with self._noise():
             index = original(session, bounded, share)
-        grant = list(self._pending)[-1]
-        return self._close(grant, None, index)
+        return self._close(list(self._pending)[-1], None, index)
 
     def draw(self, original, grant, *index):
         if self.script is not None:

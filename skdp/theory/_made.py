@@ -38,7 +38,7 @@ def fill_bounds(estimator: Any, X: Any) -> Any:
     """Scale dense rows so that they fill a typical part of the public bounds, if there are any."""
     if getattr(estimator, "bounds", None) is None:
         return X
-    low, high = column_bounds(bare_copy(estimator), "bounds", X.shape[1])
+    low, high = column_bounds(bare_copy(estimator), X.shape[1])
     part = FILLED * X / np.maximum(X.std(axis=0), 1e-300)
     return low + (high - low) / 2 * (1 + np.clip(part, -1, 1))
 
@@ -260,8 +260,7 @@ def _factor_of_draw(
 def drawn(weights: FloatArray, words: FloatArray) -> NDArray[np.int64]:
     """Return the indices that uniform numbers draw, with probability as the weights."""
     edges = np.cumsum(weights)
-    found = np.searchsorted(edges, words * edges[-1])
-    return np.minimum(found, len(weights) - 1)
+    return np.minimum(np.searchsorted(edges, words * edges[-1]), len(weights) - 1)
 
 
 def first_distinct(

@@ -377,10 +377,10 @@ def check_entries(estimator: Any, nnz: Any, n: int, d: int) -> None:
         )
 
 
-def check_share(name: str, signal: Any) -> float:
+def check_share(signal: Any) -> float:
     """Return a share, or refuse it."""
     if isinstance(signal, bool) or np.ndim(signal) or not 0 < signal <= 1:
-        raise ValueError(f"'{name}' must be a fraction in (0, 1]. Got {signal!r} instead.")
+        raise ValueError(f"'signal' must be a fraction in (0, 1]. Got {signal!r} instead.")
     return float(signal)
 
 

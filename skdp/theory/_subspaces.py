@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from skdp._limits import GRAM_FEATURES, MEMORY
-from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.ledger.scope import around
 from skdp.privacy.noise.integers import MAX_FLIPS
 from skdp.solvers.one_shot import flip_deviation, flip_probability
@@ -28,13 +27,6 @@ _MISSED = 0.025, 0.13
 def iteration_threshold(noise_scale: float, size: float) -> float:
     """Return the smallest singular value that power iteration finds under this noise."""
     return _STANDS_OUT * noise_scale * math.sqrt(size)
-
-
-def products_threshold(answers: Sequence[LedgerEntry], size: int) -> float:
-    """Return the smallest singular value that these noisy products find; inf without products."""
-    scales = [answer.noise_scale for answer in answers] or [math.inf]
-    mean = math.sqrt(math.fsum(scale * scale for scale in scales) / len(scales))
-    return iteration_threshold(mean, size)
 
 
 def is_small(shape: tuple[int, int]) -> bool:

@@ -27,27 +27,8 @@ from skdp.exceptions import BudgetExceededError, PrivacyError, unheard
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
-from skdp.privacy.gate.bounds import (
-    MAX_DRAWS,
-    SAMPLER_DISTANCE,
-    Ask,
-    Bound,
-    Bounded,
-    Path,
-    PrivacyBudget,
-    check_later_releases,
-    gaussian_step,
-    laplace_step,
-)
+from skdp.privacy.gate import bounds
 from skdp.privacy.noise import integers as noise
-from skdp.privacy.noise.integers import (
-    MAX_FLIPS,
-    chance_of_flip,
-    draw_flips,
-    flip_rate,
-    flipped,
-    unbiased_deviation,
-)
 from skdp.privacy.noise.words import NoiseSource
 
 # Private code runs so that only its answer becomes known.
@@ -167,7 +148,7 @@ class Grant:
     def __init__(
         self,
         session: PrivacySession,
-        bound: Bound,
+        bound: bounds.Bound,
         mechanism: str,
         step: float,
         noise_scale: float,
@@ -303,16 +284,16 @@ class FlipGrant(Grant):
     flip (y - p)/(1 - 2p) is unbiased for a cell; its deviation is the noise scale of the answer.
     """
 
-    def __init__(self, session: PrivacySession, bound: Bound, epsilon: float) -> None:
-        self._rate = 0 if epsilon == math.inf else flip_rate(epsilon / bound.cells)
-        probability = chance_of_flip(self._rate)
-        if probability * bound.size > MAX_FLIPS:
+    def __init__(self, session: PrivacySession, bound: bounds.Bound, epsilon: float) -> None:
+        self._rate = 0 if epsilon == math.inf else noise.flip_rate(epsilon / bound.cells)
+        probability = noise.chance_of_flip(self._rate)
+        if probability * bound.size > noise.MAX_FLIPS:
             raise ValueError(
                 f"{bound.name!r} would flip {probability * bound.size:.2g} of {bound.size} cells, "
-                f"more than {MAX_FLIPS:.0e}. Use a larger 'epsilon' or another 'algorithm'."
+                f"more than {noise.MAX_FLIPS:.0e}. Use a larger 'epsilon' or another 'algorithm'."
             )
         mechanism = "randomised response" if self._rate else "none (epsilon is infinite)"
-        scale = unbiased_deviation(probability)
+        scale = noise.unbiased_deviation(probability)
         super().__init__(session, bound, mechanism, scale, scale)
 
     def nothing(self) -> NDArray[Any]:
@@ -331,7 +312,7 @@ class FlipGrant(Grant):
         if not self._rate:
             return self.nothing()
         words = self._session.source.words(self.serial, self.bound.name, self.noise_scale, *index)
-        return draw_flips(words, self.bound.size, self._rate)
+        return noise.draw_flips(words, self.bound.size, self._rate)
 
     def finish(self, total: NDArray[Any]) -> Answer:
         """Return the places of ones as a sparse array."""
@@ -341,7 +322,7 @@ class FlipGrant(Grant):
 
     def joined(self, exact: NDArray[Any], drawn: NDArray[Any]) -> NDArray[Any]:
         """Flip cells: those that are in one of two sorted lists of places."""
-        return flipped(exact, drawn)
+        return noise.flipped(exact, drawn)
 
 
 CHOICE_BITS = 32  # grid of the scores of one choice: leaves room for two thousand million rows
@@ -377,7 +358,7 @@ class PrivacySession:
 
     def __init__(
         self,
-        budget: PrivacyBudget,
+        budget: bounds.PrivacyBudget,
         *,
         source: NoiseSource,
         adjacency: str,
@@ -430,7 +411,7 @@ class PrivacySession:
         return 1.0 - self.shares[kind]
 
     def affordable(
-        self, bound: Bound, share: float, kind: str = "gaussian", draws: int = 1
+        self, bound: bounds.Bound, share: float, kind: str = "gaussian", draws: int = 1
     ) -> float:
         """Return the share, lowered to what is left if rounding made it larger; else raise."""
         left = self.left(kind)
@@ -442,7 +423,7 @@ class PrivacySession:
         return min(share, left)
 
     def _check_draws(self, number: int, what: str) -> None:
-        if self.draws + number > MAX_DRAWS:
+        if self.draws + number > bounds.MAX_DRAWS:
             raise BudgetExceededError(f"{what!r} asks for more noise than a fit may draw.")
 
     def charge_draws(self, number: int) -> None:
@@ -460,23 +441,23 @@ class PrivacySession:
         self.ledger += (line,)
         self.observer.paid(line.name)
 
-    def _scale(self, bound: Bound, share: float) -> tuple[str, float, float, Loss]:
+    def _scale(self, bound: bounds.Bound, share: float) -> tuple[str, float, float, Loss]:
         """Return (mechanism, step, noise scale, loss) of a release with this share."""
         budget = self.budget
         if budget.exact:
             return "none (epsilon is infinite)", 0.0, 0.0, Loss("gaussian", math.inf)
         if budget.pure:
             epsilon = budget.pure_epsilon * share
-            step = laplace_step(bound, epsilon)
+            step = bounds.laplace_step(bound, epsilon)
             spread = math.sqrt(2.0) * noise.LAPLACE_SCALE
             return "laplace", step, step * spread, Loss("pure", epsilon)
         mu, copies = self.mu(share), math.sqrt(budget.copies)
-        step = gaussian_step(bound, mu / copies)
+        step = bounds.gaussian_step(bound, mu / copies)
         mechanism = "gaussian" if budget.copies == 1 else f"gaussian, mean of {budget.copies}"
         return mechanism, step, step * noise.EFFECTIVE_SIGMA / copies, Loss("gaussian", mu)
 
     def grant(
-        self, bound: Bound, share: float, *, note: str = "", openings: int = 1, unit: int = 1
+        self, bound: bounds.Bound, share: float, *, note: str = "", openings: int = 1, unit: int = 1
     ) -> Grant:
         """Pay for one release; nothing is read yet.
 
@@ -508,7 +489,7 @@ class PrivacySession:
             self.pay(line, share, kind, openings * bound.size)
         return grant
 
-    def _grant_flips(self, bound: Bound, share: float) -> FlipGrant:
+    def _grant_flips(self, bound: bounds.Bound, share: float) -> FlipGrant:
         """Pay for flips of the cells of a binary array: a pure release."""
         budget = self.budget
         if not (budget.pure or budget.exact):
@@ -530,7 +511,7 @@ class PrivacySession:
         """
         kind = self.budget.kind
         with self.lock:
-            share = self.affordable(Bound("unused_budget", (0,), 0.0), share, kind)
+            share = self.affordable(bounds.Bound("unused_budget", (0,), 0.0), share, kind)
             size = self.budget.pure_epsilon * share if self.budget.pure else self.mu(share)
             line = LedgerEntry("unused_budget", "paid, not read", 0.0, 0.0, Loss(kind, size))
             self.pay(line, share, kind)
@@ -559,7 +540,7 @@ class PrivacySession:
     def take_delta(self) -> None:
         """Use the delta: the next releases are Gaussian, after pure ones of at most epsilon / 2."""
         used = (shares := self.shares)["pure"] * self.budget.pure_epsilon
-        self.budget = PrivacyBudget(self.budget.epsilon, self.open[-1].value, used)
+        self.budget = bounds.PrivacyBudget(self.budget.epsilon, self.open[-1].value, used)
         shares.update(pure=1.0, gaussian=shares["gaussian"] + (used > self.budget.pure_epsilon))
 
     def mu(self, share: float) -> float:
@@ -567,16 +548,16 @@ class PrivacySession:
         return math.inf if self.budget.exact else self.budget.mu * math.sqrt(share)
 
     # -- the verbs -------------------------------------------------------------------------
-    def release(self, bounded: Bounded, share: float) -> Answer:
+    def release(self, bounded: bounds.Bounded, share: float) -> Answer:
         """Pay, read, add noise: one public answer."""
         grant = self.grant(bounded.bound, share)
         return bounded.decoded(grant.open(bounded.answer), grant.step)
 
-    def accumulate(self, bound: Bound, share: float) -> Accumulator:
+    def accumulate(self, bound: bounds.Bound, share: float) -> Accumulator:
         """Pay and draw the noise now; data may be added later, in parts; opened once."""
         return Accumulator(self.grant(bound, share, note=", noise first"))
 
-    def choose(self, bounded: Bounded, share: float) -> int:
+    def choose(self, bounded: bounds.Bounded, share: float) -> int:
         """Choose an index by the exponential mechanism (large scores are likely).
 
         `share` is a share of the budget's pure epsilon; the loss recorded is its range.
@@ -633,15 +614,15 @@ class PrivacySession:
         self.starts += 1
         return self.source.derive("start").words(self.starts)(number)
 
-    def answer(self, path: Path, bounded: Bounded, share: float) -> Any:
+    def answer(self, path: bounds.Path, bounded: bounds.Bounded, share: float) -> Any:
         """Answer what an `Ask` asks for: a release, or a choice."""
         return (self.release if bounded.bound.linf is None else self.choose)(bounded, share)
 
-    def ask(self, query: object) -> Ask:
+    def ask(self, query: object) -> bounds.Ask:
         """Return the `Ask` of a query, which solvers get in place of the query."""
         if not self.ledger:
-            check_later_releases(query, self.budget, self.open)
-        return Ask(self, query)
+            bounds.check_later_releases(query, self.budget, self.open)
+        return bounds.Ask(self, query)
 
     # -- the receipt -----------------------------------------------------------------------
     def _snapped(self, losses: tuple[Loss, ...]) -> tuple[Loss, ...]:
@@ -679,12 +660,6 @@ class PrivacySession:
         delta, drawn = budget.delta, budget.sampler_delta > 0.0 and not self.open
         if self.open:  # its delta covers the sampler
             (_, epsilon), (_, delta) = losses = self.open
-        return PrivacySpent(
-            epsilon=epsilon,
-            delta=delta,
-            losses=losses,
-            adjacency=self.adjacency,
-            unit=self.unit,
-            seeded=self.source.seeded,
-            sampler_tv_distance=budget.copies * SAMPLER_DISTANCE * drawn,
-        )
+        distance = budget.copies * bounds.SAMPLER_DISTANCE * drawn
+        facts = self.adjacency, self.unit, self.source.seeded, distance
+        return PrivacySpent(epsilon, delta, losses, *facts)

@@ -114,14 +114,8 @@ class Sum(NamedTuple):
         """Return the sum of both; `times=-1` takes the other one out."""
         others = Counter(self.others)
         others.update({loss: times * count for loss, count in other.others.items()})
-        return Sum(
-            self.fits + times * other.fits,
-            self.charged + times * other.charged,
-            self.drawn + times * other.drawn,
-            self.gaussian + times * other.gaussian,
-            self.dominated + times * other.dominated,
-            +others,  # without those that are gone
-        )
+        numbers = (a + times * b for a, b in zip(self[:5], other[:5], strict=True))
+        return Sum._make((*numbers, +others))  # without those that are gone
 
     @property
     def kinds(self) -> set[str]:

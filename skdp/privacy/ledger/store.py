@@ -110,8 +110,11 @@ class Book:
     def recharge(self, key: int, losses: Losses) -> None:
         """Replace a reservation by a loss of another kind, before it is granted, or refuse."""
         with self._changing() as balance:
-            self._check_recharge(balance, key, losses)
-            fit = balance.entries[key]
+            fit, fits = balance.entries[key], list(balance.entries.values())
+            sketched = any(loss.kind == "sketch" for loss in fits[0].promised)
+            if not sketched and any(each.state != "open" for each in fits):
+                # Others released: these losses would need another rule of composition.
+                raise PrivacyError(f"{fit.estimator}: {late_kind(losses)}")
             costs = fit.costs(losses)
             balance.put(key, replace(fit, losses=costs, promised=costs))
             if not balance.affords():
@@ -120,13 +123,6 @@ class Book:
                     "release after other fits. The data were not touched. Use a smaller "
                     "'epsilon' or a larger ledger."
                 )
-
-    def _check_recharge(self, balance: Balance, key: int, losses: Losses) -> None:
-        """Raise if the losses would need another rule of composition after other fits released."""
-        fits = list(balance.entries.values())
-        sketched = any(loss.kind == "sketch" for loss in fits[0].promised)
-        if not sketched and any(fit.state != "open" for fit in fits):
-            raise PrivacyError(f"{balance.entries[key].estimator}: {late_kind(losses)}")
 
     def scale(self, key: int, parts: float) -> None:
         """Charge a fit `parts` times its loss (Gaussian or of sketches) from now on, or refuse."""

@@ -216,13 +216,8 @@ def _restored_session(state: dict[str, Any], observer: Observer | None) -> Priva
     source: NoiseSource = SystemSource()
     if state["seed"] is not None:
         source = SeededSource.from_secret(state["seed"], seeded=state["seeded"])
-    session = PrivacySession(
-        PrivacyBudget(*state["budget"]),
-        source=source,
-        adjacency=state["adjacency"],
-        unit=state["unit"],
-        observer=observer,
-    )
+    budget, meaning = PrivacyBudget(*state["budget"]), {k: state[k] for k in ("adjacency", "unit")}
+    session = PrivacySession(budget, source=source, observer=observer, **meaning)
     session.ledger = tuple(paid_lines(state))
     session.shares, session.draws, session.starts = state["spent"], state["draws"], state["starts"]
     return session

@@ -324,14 +324,11 @@ class Stream:
         self.bound = bound
         self.steps = 0
         self._whole = True
-        self._memory = self._new_memory()
+        levels = schedule.levels or schedule.horizon.bit_length()
+        tree = replace(schedule, mechanism="tree", levels=levels)
+        roots = schedule.mechanism == "sqrt" and grant.step
+        self._memory = _SquareRoot(schedule) if roots else _Tree(tree)
         self._step = self._grant.nothing()
-
-    def _new_memory(self) -> _Tree | _SquareRoot:
-        if self.schedule.mechanism == "sqrt" and self._grant.step:
-            return _SquareRoot(self.schedule)
-        levels = self.schedule.levels or self.schedule.horizon.bit_length()
-        return _Tree(replace(self.schedule, mechanism="tree", levels=levels))
 
     @property
     def left(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -374,28 +375,17 @@ def merged_receipt(
     """
     receipts = [receipt for block in blocks for state in block for receipt in state]
     first = receipts[0]
-    covers = [_block_losses(block, clipped_rows) for block in blocks]
-    losses = _largest(covers)
+    losses = _largest([_block_losses(block, clipped_rows) for block in blocks])
     delta = max(float(receipt["delta"]) for receipt in receipts)
     claimed = max(float(receipt["epsilon"]) for receipt in receipts)
     distance = sum(map(len, blocks)) * SAMPLER_DISTANCE  # each opened state has a sampler's error
-    epsilon = joint_epsilon(
-        lambda left: accounting.epsilon_from_losses(losses, left),
-        delta,
-        distance,
-        start=min(claimed, MAX_EPSILON),
-    )
-    near = epsilon <= claimed * WIDER  # because the last bits depend on the order of sums
-    spent = PrivacySpent(
-        epsilon=claimed if near else epsilon,
-        delta=delta,
-        losses=losses,
-        adjacency=str(first["adjacency"]),
-        unit=str(first["unit"]),
-        seeded=any(bool(receipt["seeded"]) for receipt in receipts),
-        sampler_tv_distance=distance,
-        scope="the streams of all servers together",
-    )
+    price = partial(accounting.epsilon_from_losses, losses)
+    epsilon = joint_epsilon(price, delta, distance, min(claimed, MAX_EPSILON))
+    if epsilon <= claimed * WIDER:  # because the last bits depend on the order of sums
+        epsilon = claimed
+    seeded, scope = any(r["seeded"] for r in receipts), "the streams of all servers together"
+    facts = str(first["adjacency"]), str(first["unit"]), seeded, distance, scope
+    spent = PrivacySpent(epsilon, delta, losses, *facts)
     return spent, tuple(line for receipt in receipts for line in paid_lines(receipt))
 
 
