@@ -96,7 +96,8 @@ class DPTruncatedSVD(
           entries seem to have one sign.
         - Interactions: "gram" (and "arpack"), "screened" (the Gram matrix of the most popular
           items), "power" (and "randomized"), "one_shot". "auto" releases the number of
-          interactions first, unless `unit_bound` is given.
+          interactions first, unless `unit_bound` is given. With few users, item counts have all
+          of the budget.
         - Entries: "gram" (and "arpack") and "screened" for thin matrices, "alternating" (and
           "randomized"), "one_shot". "auto" may release the means of columns first, for entries in
           (0, high). If X contains little else, column sums have all of the budget.

@@ -42,30 +42,42 @@ def interaction_route(estimator, shape, degree=None):
     what kind of a budget a fit has before it begins.
     """
     degree = estimator.unit_bound or degree or (any(around()) and round(math.sqrt(shape[1])))
-    flips = {_flips_show_more(estimator, shape, end) for end in (degree or 1, degree or shape[1])}
-    if len(flips) == 2:
+    ends = {_best_at(estimator, shape, end) for end in (degree or 1, degree or shape[1])}
+    if len(ends) > 1:
         return "auto", "auto: the released mean degree decides"
-    if flips == {True}:
-        return "one_shot", f"one_shot: less noise, at {degree or 'any'} items of a user"
-    return _moment_route(estimator, estimator._checked_session(), shape, degree or 1)[:2]
+    (name,) = ends
+    if name == "moment":
+        return _moment_route(estimator, estimator._checked_session(), shape, degree or 1)[:2]
+    said = "less noise" if name == "one_shot" else "other directions are below the noise"
+    return name, f"{name}: {said}, at {degree or 'any number of'} items of a user"
 
 
-def _flips_show_more(estimator, shape, degree):
-    """Whether flips explain more than half of a direction of which the moment explains half.
+def _best_at(estimator, shape, degree):
+    """Name what shows most at a mean degree: the "moment", flips ("one_shot"), or "sums".
 
-    Its squared norm is root 2 of half the edge of the moment, x times the noise of m flips; they
-    show (x^2 - b)/(x^2 + b x) of it, b = n/m.
+    Flips show more than the moment if they explain more than half of a direction of which it
+    explains half. Its squared norm is root 2 of half the edge of the moment, x times the noise of m
+    flips; they show (x^2 - b)/(x^2 + b x) of it, b = n/m.
+    Sums of items need no delta, and have far less noise without. They get all of the budget where
+    flips show less than 0.6 of the mean of equally popular items: (y^4 - m n s^4) / (y^4 + y^2 n
+    s^2), for the square y^2 of its singular value. Where the moment would leave them half of it,
+    other directions are hidden: then flips must show 0.95 of the mean.
     """
     (m, n), session = shape, estimator._checked_session(pure=True)
-    if session.budget.exact or estimator.delta == 0:
-        return not session.budget.exact
-    cells = 2 if estimator.adjacency == "replace" else 1
+    if session.budget.exact:
+        return "moment"
+    cells, few = 2 if estimator.adjacency == "replace" else 1, False
     s = one_shot.flip_deviation(session.budget.pure_epsilon / cells)
-    if m * n * one_shot.flip_probability(s) > _subspaces.MAX_FLIPS:
-        return False
-    *_, noise, columns = _moment_route(estimator, estimator._checked_session(), shape, degree)
-    length, unit = noise * math.sqrt(columns) * degree, s**2 * n
-    return length * (length - unit) > 2 * unit * m * s**2
+    if estimator.delta > 0:
+        *_, noise, columns = _moment_route(estimator, estimator._checked_session(), shape, degree)
+        few = m * math.sqrt(estimator.n_components) < spectral.MOMENT_SIGNAL * noise
+        length, unit = noise * math.sqrt(columns) * degree, s * s * n
+        many = m * n * one_shot.flip_probability(s) > _subspaces.MAX_FLIPS
+        if not few and (many or length * (length - unit) <= 2 * unit * m * s * s):
+            return "moment"
+    square, noise = m * degree**2 / n, n * s * s
+    shown = (square**2 - m * noise * s * s) / (square * (square + noise))
+    return "one_shot" if shown > (0.95 if few else 0.6) else "sums"
 
 
 def _moment_route(estimator, session, shape, floor):
@@ -85,26 +97,33 @@ def _item_noise(estimator, session, n, floor):
 
 
 def fit_interactions(estimator, session, X, route):
-    """Release the moment of degree-normalised rows, products with it, or flipped interactions.
+    """Release the moment of degree-normalised rows, products with it, flipped cells, or sums alone.
 
     Rows with fewer interactions than the released mean have weights as if they had the mean number,
     unless a floor is given.
     """
     (m, n), k, floor = X.shape, estimator.n_components, estimator.unit_bound
     query, extra = InteractionQuery(X, degree_floor=n, adjacency=estimator.adjacency), {}
-    learnt = floor is None and route != "one_shot"
+    learnt = floor is None and route not in ("one_shot", "sums")
     if learnt:  # under a floor of all items the total is their number, in parts of n
         total = session.ask(query).square_sum(share=_SHARES["degree"])
         floor = one_shot.mean_degree(total.value * n, m)
     if route == "auto":
         route, extra["algorithm_reason_"] = interaction_route(estimator, X.shape, floor)
-        if route != "one_shot":
+        if route == "screened":
             session.take_delta()
-    elif estimator.algorithm == "auto" and route != "one_shot":  # now that the floor is known
+    elif estimator.algorithm == "auto" and route == "screened":  # now that the floor is known
         route, extra["algorithm_reason_"] = _moment_route(estimator, session, X.shape, floor)[:2]
     if route == "one_shot":
         cells = session.ask(query).cells(share=session.left(session.budget.kind))
         squares, V, total, (sums, noise) = one_shot.normalised_pairs(*cells, floor, k)
+    elif route == "sums":
+        sums, noise = session.ask(query).counts(share=session.left(session.budget.kind))
+        scale = math.sqrt(floor or one_shot.mean_degree(sums.sum(), m))
+        sums, noise, total = sums / scale, noise / scale, float(m)
+        nothing = np.eye(m, k), np.zeros(k), spectral.axes(sums, k)  # next to the mean
+        _, values, V = _with_mean(*nothing, sums / m, noise / m, 0.0, False)
+        squares = values**2
     else:
         ask = session.ask(query.floored(floor))
         paid = _SHARES["degree"] * (learnt and not session.open)
@@ -115,7 +134,7 @@ def fit_interactions(estimator, session, X, route):
         if session.budget.mu and not session.open:
             extra["user_level_mu_"] = user_level_mu(session.budget.mu, n, floor, paid)
     verdict = _base.found_of(squares)
-    if route not in ("one_shot", "gram"):
+    if route in ("screened", "power"):
         verdict = _base.verdict_of_ritz(found, whole, n)
     squares = squares * _base.warn_of_verdict(estimator, *verdict)
     attributes = svd_variances(squares, _base.components_of(V), sums / m, total / m, m, noise / m)

@@ -327,7 +327,7 @@ def about_common(values: FloatArray, noise_scale: float) -> FloatArray:
     return np.asarray(shrunk / max(float(np.linalg.norm(shrunk)), 1e-300))
 
 
-_MOMENT_SIGNAL = 150.0  # rows over noise, times root k, at which counts have half of the budget
+MOMENT_SIGNAL = 150.0  # rows over noise, times root k, at which counts have half of the budget
 
 
 def screened_moment(
@@ -342,7 +342,7 @@ def screened_moment(
     budget the counts get, which give one direction. A moment of dense rows has that direction, too:
     by the first counts c, it holds at least c'c/(most sum c) of all squares.
     """
-    strength = signal * math.sqrt(k) / _MOMENT_SIGNAL
+    strength = signal * math.sqrt(k) / MOMENT_SIGNAL
     part = min(0.9, 1 / (1 + strength)) * _SUMS
     counts = count(share=part * share)
     d, mean, noise = len(counts.value), counts.value / most, counts.noise_scale / most

@@ -17,7 +17,13 @@ from skdp.decomposition._unit_fits import unit_route
 from skdp.exceptions import PrivacyError, UtilityWarning
 from skdp.privacy.accounting.losses import compose, delta_from_losses
 from skdp.solvers.postprocess import user_level_mu
-from skdp.testing import fixed_noise, record_transcript, replay_answers, transcript_audit
+from skdp.testing import (
+    fixed_noise,
+    null_release,
+    record_transcript,
+    replay_answers,
+    transcript_audit,
+)
 from skdp.theory._subspaces import Entries
 from tools.outcomes import fitted_attributes, messages_of, refuses
 
@@ -278,6 +284,27 @@ def test_the_floor_of_interactions_is_their_released_mean_number():
     given = fit(R, unit_bound=7, **options)
     assert len(given.releases_) == 3
     assert given.releases_[0].sensitivity == pytest.approx(math.sqrt(13) / 7, rel=1e-3)
+
+
+@pytest.mark.parametrize("delta", [1e-6, 0.0])
+def test_few_users_have_their_budget_on_item_counts(rng, delta):
+    """The noise of counts needs no delta. More users, or a larger budget, show other directions."""
+    R = np.asarray(rng.random((700, 40)) < rng.beta(0.5, 3, 40), float)
+    options = {"privacy_unit": "interaction", "delta": delta}
+    few, many = (fit(R[:n], 2, epsilon=0.5, **options) for n in (100, 700))
+    assert [line.name for line in few.releases_] == ["squared_norm_sum", "item_counts"]
+    assert share_of_best(few, normalised(R[:100])) > 0.75
+    kinds = [line.mechanism for line in (*few.releases_, *many.releases_)]
+    assert kinds == ["laplace"] * 3 + (["gaussian"] * 6 if delta else ["laplace"])
+    assert all(
+        (svd.privacy_spent_.epsilon, svd.privacy_spent_.delta) == (pytest.approx(0.5), delta)
+        for svd in (few, many)
+    )
+    more = fit(R[:100], 2, epsilon=20.0, **options)
+    assert more.releases_[-1].name == "randomized_entries"
+    with fixed_noise(0), null_release():  # the route follows from a released number
+        first, second = (fit(data, epsilon=0.5, **options) for data in (R[:100], 1 - R[:100]))
+    assert first.releases_ == second.releases_
 
 
 @pytest.mark.deep
