@@ -446,7 +446,8 @@ class GroupUnitMixin:
             return rows
         if as_blocks(X) is not None and not is_memory_map(X):
             refuse_column(self)
-            check, companions = _validation.check_labels, _companions(self, X, **options)
+            check = _validation.check_labels
+            companions = _companions(self, X, options["accept_sparse"])
             columns = {"groups": companions.column("groups", groups, check, (1,))}
             return groups_of(Placed(companions.source, columns), GroupForm(check))
         X, groups = split_rows(self, X, groups, reset=True, **options)
