@@ -66,18 +66,20 @@ def _best_at(estimator, shape, degree):
     (m, n), session = shape, estimator._checked_session(pure=True)
     if session.budget.exact:
         return "moment"
-    cells, few = 2 if estimator.adjacency == "replace" else 1, False
-    s = one_shot.flip_deviation(session.budget.pure_epsilon / cells)
+    cells, pure = 2 if estimator.adjacency == "replace" else 1, session.budget.pure_epsilon
+    s, few = one_shot.flip_deviation(pure / cells), False
     if estimator.delta > 0:
         *_, noise, columns = _moment_route(estimator, estimator._checked_session(), shape, degree)
         few = m * math.sqrt(estimator.n_components) < spectral.MOMENT_SIGNAL * noise
         length, unit = noise * math.sqrt(columns) * degree, s * s * n
-        many = m * n * one_shot.flip_probability(s) > _subspaces.MAX_FLIPS
-        if not few and (many or length * (length - unit) <= 2 * unit * m * s * s):
+        flips = m * n * one_shot.flip_probability(s)
+        small = flips > _subspaces.MAX_FLIPS or length * (length - unit) <= 2 * unit * m * s * s
+        if small and not (few and pure > one_shot.LEAST_PURE * n):
             return "moment"
     square, noise = m * degree**2 / n, n * s * s
     shown = (square**2 - m * noise * s * s) / (square * (square + noise))
-    return "one_shot" if shown > (0.95 if few else 0.6) else "sums"
+    hidden = shown < (0.95 if few else 0.6)
+    return "sums" if hidden and pure > one_shot.LEAST_PURE * n else "one_shot"
 
 
 def _moment_route(estimator, session, shape, floor):

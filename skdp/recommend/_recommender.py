@@ -19,7 +19,7 @@ from skdp.exceptions import PartialSignalWarning, warn_caller
 from skdp.queries.interactions import InteractionHistories, RowHistories, pair_change
 from skdp.recommend._lists import ListsMixin, parted, recall_at_n
 from skdp.solvers.item_filter import list_length
-from skdp.solvers.one_shot import flip_deviation, flip_probability, pair_deviation
+from skdp.solvers.one_shot import LEAST_PURE, flip_deviation, flip_probability, pair_deviation
 from skdp.solvers.postprocess import released_count
 from skdp.solvers.recommend import Route, fit_filter
 from skdp.theory import PlanData, PlansMixin
@@ -31,7 +31,6 @@ from skdp.units import offered
 # Which release shows most of a user-item matrix: decided before any data are read.
 
 
-_LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
 _LEAST_SIGNAL = 210.0  # below it counts alone, which are pure, tell more
 _OF_ROWS, _OF_CELLS = 0.2, 0.1  # least share of the counts next to a moment
 
@@ -109,7 +108,7 @@ def choose_route(estimator, shape):
         return name, f"{name}: delta is 0"
     moment = _moment(estimator._checked_session(), False, shape[0])
     other = moment.signal(degree, shape[1], 1.0)
-    if max(ours, other) < _LEAST_SIGNAL and estimator.epsilon > _LEAST_PURE:
+    if max(ours, other) < _LEAST_SIGNAL and estimator.epsilon > LEAST_PURE * shape[1]:
         return "popularity", "popularity: only a latent factor of a tenth of all would be detected"
     name = "one_shot" if ours > other else "gram"
     least = f"{min(ours, other):.3g} with {'gram' if ours > other else 'one_shot'}"

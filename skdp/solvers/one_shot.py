@@ -22,6 +22,7 @@ from skdp.solvers.iterate import AsksProducts, Project
 from skdp.solvers.spectral import chosen_subspace
 
 LAPLACE_KURTOSIS = 3.0  # of Laplace noise, in excess
+LEAST_PURE = 1e-8  # epsilon of each item: below it rounding would exceed the noise of pure counts
 
 
 def flip_probability(noise_scale: float) -> float:
