@@ -17,7 +17,13 @@ from skdp.queries.entries import EntryQuery, EntryRowQuery, NormQuery, moment_ch
 from skdp.queries.interactions import InteractionQuery, gram_change
 from skdp.solvers import one_shot, spectral
 from skdp.solvers.iterate import PASSES, alternate, iterate_symmetric, more_columns
-from skdp.solvers.linalg import detection_limit, shrunk, symmetric_noise_edge, top_eigenpairs
+from skdp.solvers.linalg import (
+    detection_limit,
+    orthonormal,
+    shrunk,
+    symmetric_noise_edge,
+    top_eigenpairs,
+)
 from skdp.solvers.postprocess import svd_variances, user_level_mu
 from skdp.theory import _subspaces
 from skdp.units import DEGREE, unit_of
@@ -123,7 +129,8 @@ def fit_interactions(estimator, session, X, route):
         sums, noise = session.ask(query).counts(share=session.left(session.budget.kind))
         scale = math.sqrt(floor or one_shot.mean_degree(sums.sum(), m))
         sums, noise, total = sums / scale, noise / scale, float(m)
-        nothing = np.eye(m, k), np.zeros(k), spectral.axes(sums, k)  # next to the mean
+        popular = orthonormal(np.column_stack([sums, spectral.axes(sums, k - 1)]))
+        nothing = np.eye(m, k), np.zeros(k), popular  # next to the shrunk mean
         _, values, V = _with_mean(*nothing, sums / m, noise / m, 0.0, False)
         squares = values**2
     else:

@@ -50,7 +50,7 @@ ESTIMATORS = [
     skdp.DPTruncatedSVD(
         clip_norm=1.0, privacy_unit="group", adjacency="replace", algorithm="power"
     ),
-    skdp.DPTruncatedSVD(privacy_unit="interaction", unit_bound=2, algorithm="screened"),
+    skdp.DPTruncatedSVD(1, privacy_unit="interaction", unit_bound=2, algorithm="screened"),
     skdp.DPTruncatedSVD(privacy_unit="interaction"),
     skdp.DPTruncatedSVD(privacy_unit="interaction", adjacency="replace", algorithm="power"),
     skdp.DPTruncatedSVD(privacy_unit="interaction", algorithm="gram", n_components=3),
