@@ -328,7 +328,7 @@ def _inside(rows: FloatArray, between: tuple[FloatArray, ...], out: Any = None) 
 
 def _in_range(rows: FloatArray, low: Any, high: Any, out: Any) -> FloatArray:
     """Return rows with clipped columns; `np.clip` is fast for numbers, and slow for arrays."""
-    one = (np.ravel(end)[0] for end in (low, high))
+    one = (np.max(end, initial=-math.inf) for end in (low, high))  # there may be no columns
     ends = [x if np.all(end == x) else end for end, x in zip((low, high), one, strict=True)]
     if np.ndim(ends[0]) == np.ndim(ends[1]) == 0:
         return np.asarray(np.clip(rows, *ends, out=out))

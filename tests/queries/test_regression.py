@@ -410,6 +410,7 @@ def test_units_that_may_spoil_finite_rows_are_known(center, size, high):
     )
     assert not unit.keeps_finite
     assert views.RowScale(unit.center[:1], unit.size[:1], -1.0, unit.high[:1]).keeps_finite
+    assert views.RowScale(*[np.zeros(0)] * 4)(np.zeros((3, 0))).shape == (3, 0)
 
 
 PLACES = {
