@@ -278,7 +278,7 @@ class _Entries:
 def _columns_of(block: Any, space: KeyArray) -> KeyArray:
     """Return the columns of a block of arrays as keys, in `space`."""
     rows = views.rows_of(views.whole_groups(block))
-    size = max(16, CACHED // 4 // rows.shape[1])  # several passes over few rows, in the cache
+    size = max(16, CACHED // (4 * max(1, rows.shape[1])))  # several passes over each, in the cache
     with np.errstate(all="ignore"):
         for i in range(0, len(rows), size):
             keys = _keys(rows[i : i + size])
