@@ -161,8 +161,8 @@ class DPTruncatedSVD(
         given one.
     user_level_mu_ : float
         Interaction unit: the mu that the fit implies for all interactions of a user. It is not set
-        for "one_shot", which implies epsilon times the number of items, nor if "auto" may choose
-        it after the first release.
+        for "one_shot" or item counts alone, which imply epsilon times the number of items, nor if
+        "auto" may choose them after the first release.
     algorithm_reason_ : str
         Units other than row: which algorithm was used, and why.
     n_features_in_ : int

@@ -661,5 +661,7 @@ class PrivacySession:
         if self.open:  # its delta covers the sampler
             (_, epsilon), (_, delta) = losses = self.open
         distance = budget.copies * bounds.SAMPLER_DISTANCE * drawn
-        facts = self.adjacency, self.unit, self.source.seeded, distance
-        return PrivacySpent(epsilon, delta, losses, *facts)
+        return PrivacySpent(
+            epsilon, delta, losses, adjacency=self.adjacency, unit=self.unit,
+            seeded=self.source.seeded, sampler_tv_distance=distance,
+        )  # fmt: skip

@@ -383,9 +383,11 @@ def merged_receipt(
     epsilon = joint_epsilon(price, delta, distance, min(claimed, MAX_EPSILON))
     if epsilon <= claimed * WIDER:  # because the last bits depend on the order of sums
         epsilon = claimed
-    seeded, scope = any(r["seeded"] for r in receipts), "the streams of all servers together"
-    facts = str(first["adjacency"]), str(first["unit"]), seeded, distance, scope
-    spent = PrivacySpent(epsilon, delta, losses, *facts)
+    facts = {name: str(first[name]) for name in ("adjacency", "unit")}
+    spent = PrivacySpent(
+        epsilon, delta, losses, **facts, seeded=any(r["seeded"] for r in receipts),
+        sampler_tv_distance=distance, scope="the streams of all servers together",
+    )  # fmt: skip
     return spent, tuple(line for receipt in receipts for line in paid_lines(receipt))
 
 
