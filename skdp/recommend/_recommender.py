@@ -210,7 +210,8 @@ class DPRecommender(
         Released popularity: noisy numbers of users, where users with many items may count less
         (row unit: sums of rows of norm 1, or of sum 1 if delta is 0).
     item_counts_noise_scale_ : float
-        Standard deviation of its noise. With "one_shot", selected items have less.
+        Standard deviation of its noise. With "one_shot", selected items have less: their counts are
+        averaged with those of the randomized rows, in which every user counts fully.
     selected_items_ : ndarray of int
         The most popular items, to which latent factors are restricted.
     filter_ : object
