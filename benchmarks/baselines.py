@@ -29,6 +29,7 @@ __all__ = [
     "fixed_coherence",
     "flipped_entries",
     "flipped_rows",
+    "item_counts",
     "noisy_matrix",
     "paper_multiplier",
     "popular",
@@ -141,6 +142,12 @@ def popular(X, k, epsilon, delta, rng, *, clipped=False, entry=False):
     scale *= exact_multiplier(epsilon, delta)
     sums = np.asarray(X.sum(axis=0)).ravel() + scale * rng.standard_normal(X.shape[1])
     return np.eye(X.shape[1], dtype=np.float32)[np.argsort(-sums)[:k]]
+
+
+def item_counts(R, k, epsilon, rng):
+    """The direction of the item counts, and the most popular columns; one interaction moves one."""
+    counts = np.asarray(R.sum(axis=0)).ravel() + rng.laplace(scale=1 / epsilon, size=R.shape[1])
+    return np.vstack([counts, np.eye(R.shape[1])[np.argsort(-counts)[: k - 1]]])
 
 
 # -- matrices with noise on each entry -------------------------------------------------------------

@@ -192,6 +192,7 @@ def interactions():
     m, n = sized((16_000, 8000), (3000, 800))
     interaction_table(make_user_items(m, n, 20, random_state=0), sized(16, 10))
     interaction_table(review_site(m, n), sized(16, 10))
+    interaction_table(make_user_items(200, 120, 12, 6, random_state=0), 2)
 
 
 def floored(R, floor=5):
@@ -209,6 +210,7 @@ def interaction_table(R, k, delta=DELTA, **options):
 
     methods = {
         f"{k} most popular columns": lambda e: baselines.popular(R, k, e, delta, rng, entry=True),
+        "noisy item counts": lambda e: baselines.item_counts(R, k, e, rng),
         "randomised response": lambda e: baselines.flipped_rows(R, k, e, rng),
         "power method as published": lambda e: baselines.printed_interactions(R, k, e, delta, rng),
         "one symmetric moment": lambda e: baselines.symmetric_gaussian(
