@@ -229,9 +229,9 @@ class PrivateScorer:
             routes.charge(session, "PrivateScorer", self._reservation_key)
             query, n = self._query(model, X, y, groups, unit, private_count)
             ask = session.ask(query)
-            total = ask.total(share=1 - _COUNT_SHARE if private_count else 1.0)
-            if private_count:
+            if private_count:  # first: if the smaller share is too small, nothing is spent
                 n = max(1.0, float(ask.count(share=_COUNT_SHARE).value))
+            total = ask.total(share=1 - _COUNT_SHARE if private_count else 1.0)
             routes.settle(session)
         except BaseException:
             routes.settle(session, "failed")
