@@ -251,7 +251,9 @@ class PrivateScorer:
             raise PrivacyError(f"losses of rows would come from {kept}: score its public_copy().")
         X = as_rows(X)
         if y is not None:
-            y = labels if (labels := np.asarray(as_labels(y))).ndim == 1 else as_entries(y)
+            labels = np.asarray(as_labels(y))  # text in an object array is as in a list: a batch
+            labels = np.asarray(as_labels(labels.tolist())) if labels.dtype.kind == "O" else labels
+            y = labels if labels.ndim == 1 else as_entries(y)
         check_consistent_length(X[0] if isinstance(X, tuple) else X, y, groups)
         owners = None
         if unit.of_groups:

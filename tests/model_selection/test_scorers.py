@@ -10,8 +10,16 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
-from skdp import DPPCA, DPRidge, DPTraceRegressor, DPTruncatedSVD, PrivacyError, PrivacyLedger
-from skdp.model_selection import PrivateScorer, make_private_scorer
+from skdp import (
+    DPPCA,
+    DPRidge,
+    DPRidgeClassifier,
+    DPTraceRegressor,
+    DPTruncatedSVD,
+    PrivacyError,
+    PrivacyLedger,
+)
+from skdp.model_selection import PrivateScorer, _scorers, make_private_scorer
 from skdp.preprocessing import RowClipper
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
 from skdp.queries.regression import LossQuery
@@ -256,6 +264,14 @@ def test_unknown_models_are_evaluated_row_by_row(model, loss):
     assert scorer(model, X[:300], y[:300]) == pytest.approx(-lost, abs=0.05)
     scorer.privacy_unit = "edge"
     refuses(PrivacyError, "no private score", scorer, model, X, y)
+
+
+def test_text_in_an_object_array_is_scored_in_a_batch(monkeypatch):
+    y = np.where(Y > 0, "yes", "no").astype(object)  # as pandas gives it
+    model = DPRidgeClassifier(clip_norm=1.0, classes=["no", "yes"]).fit(X, y)
+    scorer = make_private_scorer("zero_one", (0.0, 1.0))
+    monkeypatch.setattr(_scorers, "each_row", None)
+    assert exact_loss(scorer, model, X, y)[0] == exact_loss(scorer, model, X, y.astype(str))[0]
 
 
 @pytest.mark.parametrize("n_targets", [1, 4])
