@@ -439,7 +439,7 @@ class PrivacyLedger:
 
     def _in_file(self) -> Registry:
         if not isinstance(self._book, FileBook):
-            raise ValueError("only a PrivacyLedger with a 'path' keeps its history.")
+            raise ValueError("only a PrivacyLedger with a 'path' keeps its history: use report().")
         return read_registry(self._book.path)
 
     @property
