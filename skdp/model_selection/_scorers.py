@@ -366,8 +366,8 @@ def make_private_scorer(
     Notes
     -----
     Losses are computed row by row, so that no bit depends on other rows, as it does in a batched
-    prediction. This is fast for the linear models of this package, and takes 0.1 ms per row for
-    others.
+    prediction. This is fast for the linear models of this package, and takes 0.1 to 10 ms per row
+    for others, and for pipelines with other steps.
 
     Examples
     --------
