@@ -280,7 +280,8 @@ class PrivacyLedger:
         refused, first = (for_budget or rejected)[0]
         raise refused(
             f"{len(rejected)} fit(s) inside this PrivacyLedger were rejected, and the calling code "
-            f"hid the errors (a grid search makes them nan scores). First: {first}"
+            "hid the errors (a grid search makes them nan scores). Catch them outside the block. "
+            f"First: {first}"
         )
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
