@@ -19,7 +19,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import Binarizer, FunctionTransformer, Normalizer, OneHotEncoder
 
-from skdp._limits import CACHED
+from skdp._limits import CACHED, GRAM_FEATURES
 from skdp.base import BaseDPEstimator, no_warnings
 from skdp.data.blocks import refuse_malformed
 from skdp.decomposition import DPPCA, DPTruncatedSVD
@@ -79,6 +79,8 @@ class Line(NamedTuple):
 def _any(*names):
     return dict.fromkeys(names, _ANY)
 
+
+_BARE = ("drop", "passthrough")  # steps that are words
 
 TABLE = (
     Line(RowClipper, _any("clip_norm"), "scales a row by its own norm"),
@@ -245,12 +247,15 @@ def fast_map(model, X, method):
     Parameters
     ----------
     model : fitted estimator
-        A linear model of this package, or a Pipeline of them.
+        A linear model of this package, or a Pipeline of them, perhaps behind proven steps.
     X : array of floats, CSR matrix, data frame or factors
         Rows: only their type is used.
     method : str
         "predict", "transform" or "reconstruct" (transform and back).
     """
+    if begins_proven(model, X):
+        by_block = _fast_map(model, method)
+        return by_block and partial(_by_block, by_block, width=model[-1].n_features_in_)
     if hasattr(X, "iloc"):  # a data frame keeps the column names that the model was fitted with
         known = list(X.columns) == list(getattr(model, "feature_names_in_", ()))
     else:
@@ -258,6 +263,21 @@ def fast_map(model, X, method):
         known = (plain or sp.issparse(X)) and X.dtype.kind in "fiubO"
     by_block = _fast_map(model, method) if known else None
     return None if by_block is None else lambda X: _by_block(by_block, as_numbers(X))
+
+
+def begins_proven(model, X):
+    """Whether proven steps take a frame, of anything, to a model of not too many columns."""
+    frame = hasattr(X, "iloc") and isinstance(model, Pipeline) and len(model) > 1
+    narrow = frame and getattr(model[-1], "n_features_in_", math.inf) <= GRAM_FEATURES
+    return narrow and _is_proven(model[0])
+
+
+def _is_proven(step):
+    """Whether a step and its parts are in the table, and a row alone comes out as in a batch."""
+    line = line_of(step)
+    if line is None or line.given or any(concerns(step)):
+        return False
+    return all(part in _BARE or _is_proven(part) for _, part in parts_of(step))
 
 
 def as_numbers(X):
@@ -272,13 +292,16 @@ def all_numbers(X):
     return all(isinstance(kind, np.dtype) and kind.kind in "fiub" for kind in X.dtypes)
 
 
-def _by_block(linear, X):
-    """Apply a linear map to X in blocks of rows, without warnings."""
-    size = max(1, CACHED // max(1, math.prod(X.shape[1:])))
-    blocks = (X[i : i + size] for i in range(0, max(1, X.shape[0]), size))
+def _by_block(linear, X, width=1):
+    """Apply a linear map to X in blocks of rows, of up to `width` columns, without warnings."""
+    size = max(1, CACHED // max(width, math.prod(X.shape[1:])))
     # No warnings of names, which blocks do not have, nor errors of one row: each has a loss.
     with config_context(assume_finite=True), no_warnings():
-        return np.concatenate([linear(_dense(block)) for block in blocks])
+        if hasattr(X, "iloc"):
+            blocks = (X.iloc[i : i + size] for i in range(0, max(1, len(X)), size))
+        else:
+            blocks = (_dense(X[i : i + size]) for i in range(0, max(1, X.shape[0]), size))
+        return np.concatenate([linear(block) for block in blocks])
 
 
 def _dense(block):
@@ -337,9 +360,9 @@ def _fast_map(model, method):
     if type(model) is DPTraceRegressor and method == "predict":
         coef = np.asarray(model.coef_, np.float64).reshape(-1, 1)
         return lambda X: _products(X, coef)[:, 0] + model.intercept_
-    if type(model) in (RowClipper, PublicScaler, DPStandardScaler) and method == "transform":
+    if (_is_proven(model) or type(model) is DPStandardScaler) and method == "transform":
         # Entry by entry, and sums along rows; `set_output` makes a frame of them.
-        return lambda X: np.ascontiguousarray(model.transform(X), np.float64)
+        return lambda X: _dense(as_numbers(model.transform(X)))
     if type(model) in (DPRidge, DPRidgeClassifier) and method == "predict":
         classes = getattr(model, "classes_", None)
         finish = np.asarray if classes is None else partial(best_label, classes=classes)

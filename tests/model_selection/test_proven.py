@@ -22,10 +22,11 @@ from sklearn.preprocessing import (
     OneHotEncoder,
     PolynomialFeatures,
     SplineTransformer,
+    StandardScaler,
 )
 
 from skdp import DPPCA, DPRidge, DPRidgeClassifier, DPTraceRegressor, check_pipeline
-from skdp.model_selection import PrivateScorer, _proven
+from skdp.model_selection import PrivateScorer, _proven, _scorers
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 
 WORDS = ["pain", "knee", "no", "Szymborska", "42", "🦵", "", " ", "É", "e\u0301"]
@@ -425,6 +426,71 @@ def test_steps_of_a_pipeline_are_mapped_together(step, frame):
     found = mapped(X)
     np.testing.assert_allclose(found, model.predict(X), rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(mapped(X[7:]), found[7:])
+
+
+def mixed_frame(n, seed=0):
+    rng = np.random.default_rng(seed)
+    numbers = rng.standard_normal((n, 3)) * 10.0 ** rng.integers(-3, 4, (n, 3))
+    X = pd.DataFrame(numbers, columns=list("abc"))
+    X["b"] = X["b"].astype(np.float32)
+    for column, top in (("a", 1e308), ("b", 3e38), ("c", -1e308)):
+        for place, value in enumerate([np.nan, top, -top, top / 1e300 / 1e300, 0.0]):
+            X.loc[rng.integers(n) if place else 0, column] = value
+    X["n"], X["r"] = rng.integers(0, 9, n), rng.choice(["north", "south", "", "else"], n)
+    X["t"] = [" ".join(rng.choice(WORDS, 4)) for _ in range(n)]
+    return X
+
+
+REGIONS = OneHotEncoder(categories=[["north", "south"]], handle_unknown="ignore")
+HEADS = [
+    [("x", PublicScaler((-3.0, 3.0)), ["a", "b"]), ("r", REGIONS, ["r"])],
+    [("x", make_pipeline(IMPUTER, FunctionTransformer(np.tanh)), ["c", "a"]),
+     ("n", Binarizer(threshold=3), ["n"])],
+    [("x", make_pipeline(IMPUTER, FunctionTransformer(np.cbrt), RowClipper(2.0)), list("abc"))],
+    [("x", FeatureUnion([("i", IMPUTER), ("c", PublicScaler((-1, 1)))]), ["a", "n"]),
+     ("r", REGIONS, ["r"])],
+    [("t", HashingVectorizer(n_features=32), "t"), ("n", "passthrough", ["n"])],
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("head", HEADS)
+def test_proven_steps_before_a_model_are_scored_in_a_batch(head, monkeypatch):
+    """Each loss is that of its row alone, bit for bit; a row that fails has none."""
+    n = 24
+    X = mixed_frame(n)
+    y = np.where(X["n"] > 4, "yes", "no")
+    ridge = DPRidgeClassifier(classes=["no", "yes"], epsilon=9.0, clip_norm=2.0)
+    fitted = X.copy()
+    fitted[list("abc")] = np.clip(X[list("abc")].fillna(0.0), -9, 9)
+    model = make_pipeline(ColumnTransformer(head, sparse_threshold=0), ridge).fit(fitted, y)
+    mapped, scorer = _proven.fast_map(model, X, "predict"), PrivateScorer("zero_one", (0.0, 1.0))
+    with np.errstate(all="ignore"):
+        together = mapped(X)
+        alone = np.concatenate([mapped(X[i : i + 1]) for i in range(n)])
+    np.testing.assert_array_equal(alone, together)
+    np.testing.assert_array_equal(mapped(fitted), model.predict(fitted))
+    losses = scorer._losses_of(model, X, y)
+    bad = X.astype({"r": object, "t": object})  # the types of columns are public
+    bad.at[7, "r"] = bad.at[7, "t"] = ["private"]
+    found = scorer._losses_of(model, bad, y)()
+    assert np.isnan(found[7]) == any(columns in (["r"], "t") for *_, columns in head)
+    monkeypatch.setattr(_scorers, "each_row", None)
+    np.testing.assert_array_equal(np.delete(losses(), 7), np.delete(found, 7))
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_other_steps_before_a_model_are_scored_row_by_row():
+    X = mixed_frame(40).fillna(0.0)
+    ridge = DPRidge(epsilon=9.0, clip_norm=2.0, target_bounds=(0, 9))
+    for step in (
+        Normalizer(),
+        PolynomialFeatures(),
+        StandardScaler(),
+        FunctionTransformer(np.log1p),
+    ):
+        model = make_pipeline(ColumnTransformer([("n", step, ["n"])], sparse_threshold=0), ridge)
+        assert _proven.fast_map(model.fit(X, X["n"]), X, "predict") is None
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
