@@ -5,11 +5,14 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 import sklearn
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from skdp import DPPCA, DPIncrementalPCA, DPRidge, DPRidgeClassifier, DPTruncatedSVD
+from skdp._inputs import split_users
+from skdp.data.blocks import dense
 from skdp.data.dask_groups import _place, blocks_by_group
 from skdp.exceptions import PrivacyError
 from skdp.model_selection import DPGridSearchCV, IndependentKFold, search_cost
@@ -189,9 +192,17 @@ def test_the_scaler_hands_the_column_on():
     pipe.fit(whole)
     scaled = pipe[0].transform(whole)
     assert np.array_equal(scaled[:, 0], groups)
+    assert {step.privacy_spent_.unit for _, step in pipe.steps} == {"group"}
     assert pipe.transform(whole).shape == (len(X), 2)
     assert pipe[1].components_.shape == (2, X.shape[1])
     np.testing.assert_allclose(pipe[0].inverse_transform(scaled)[:, 0], groups)
+
+
+@pytest.mark.parametrize("form", [sp.csr_array, sp.coo_array, np.asarray])
+def test_the_column_of_persons_is_no_feature(form):
+    X, _, groups = table(5)
+    rows, persons = split_users(form(np.insert(X, 2, groups, axis=1)), 2)
+    assert np.array_equal(dense(rows), X) and np.array_equal(persons, groups)
 
 
 def test_a_person_with_many_rows_does_not_pull_the_mean(rng):
@@ -273,8 +284,9 @@ def test_a_person_in_a_second_batch_is_an_error_without_charge(adjacency):
 )  # fmt: skip
 def test_a_person_comes_again_in_any_type(first, again, said):
     """Dates have any unit; bytes are text; long floats have a text of their own."""
-    model, person = DPIncrementalPCA(1, clip_norm=1.0, max_releases=2, **GROUP), np.ones(1, first)
+    model, person = DPIncrementalPCA(1, clip_norm=1.0, max_releases=3, **GROUP), np.ones(1, first)
     model.partial_fit(np.eye(3)[:1], groups=person)
+    model.partial_fit(np.eye(3)[:0], groups=person[:0])  # whoever came in between
     refuses(ValueError, said, model.partial_fit, np.eye(3)[:1], groups=person.astype(again))
 
 
