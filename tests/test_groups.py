@@ -14,7 +14,7 @@ from skdp import DPPCA, DPIncrementalPCA, DPRidge, DPRidgeClassifier, DPTruncate
 from skdp._inputs import split_users
 from skdp.data.blocks import dense
 from skdp.data.dask_groups import _place, blocks_by_group
-from skdp.exceptions import PrivacyError
+from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.model_selection import DPGridSearchCV, IndependentKFold, search_cost
 from skdp.preprocessing import DPStandardScaler
 from skdp.testing import fixed_noise, record_transcript, transcript_audit
@@ -254,6 +254,14 @@ def streamed(batches, **params):
         for X, groups in batches:
             model.partial_fit(X, groups=groups)
     return released(model) | {"n_samples_": model.n_samples_seen_}
+
+
+def test_a_delta_is_compared_with_the_number_of_persons_where_that_is_public():
+    X, persons = np.ones((1200, 1)), np.arange(1200)
+    scaler = DPStandardScaler(delta=9e-4, bounds=(0, 1), **GROUP)
+    scaler.fit(X, groups=persons)  # warnings are errors
+    with pytest.warns(PrivacyWarning, match=r"delta=0.0009 is too large"):
+        scaler.set_params(adjacency="replace").fit(X, groups=persons)
 
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])

@@ -627,6 +627,8 @@ def test_heads_of_new_users_cost_nothing(monkeypatch):
     public.adapt(SMALL.X[:12], -SMALL.y[:12], groups=SMALL.groups[:12])  # again: replaced
     assert not np.allclose(public.predict(SMALL.X[:12], SMALL.groups[:12]), expected[:12])
     refuses(ValueError, "groups", public.adapt, SMALL.X, SMALL.y)
+    names = SMALL.groups[:12].astype(str)  # which are not the numbers that they show
+    refuses(ValueError, "the type of the fitted", public.adapt, SMALL.X[:12], SMALL.y[:12], names)
     refuses(ValueError, "is expecting 5 features", public.adapt, SMALL.X[:, :2], *SMALL.all[1:])
 
 
