@@ -306,8 +306,9 @@ def default_oversamples(k):
 
 
 def row_subspace(
-    session, ask, route, d, k, shares, noise, *, n_iter, n_oversamples, sums=NOTHING, last=0.0
-):
+    session, ask, route, d, k, shares, noise,
+    *, n_iter, n_oversamples, sums=NOTHING, sparse=False, last=0.0,
+):  # fmt: skip
     """Return the leading subspace (d x k) by a route.
 
     `last` is the share of a product that follows a whole moment, taken from that of the moment.
@@ -318,7 +319,7 @@ def row_subspace(
     share = shares["subspace"]
     if route == "gram":
         share += -last or shares["spectrum"]  # the moment itself shows what directions hold
-        V, shown = spectral.gram_subspace(ask, d, k, share, noise)
+        V, shown = spectral.gram_subspace(ask, d, k, share, noise, sums if sparse else NOTHING)
         if not last:
             return V, sums, shown
         return spectral.power_subspace(ask, V, k, [last], noise), sums, None

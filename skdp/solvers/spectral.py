@@ -96,9 +96,8 @@ def chosen_subspace(
     if known is not None:
         candidates.append(lambda *_: known)
     scores = _scores(released, candidates, k, np.random.default_rng(20240229), part)
-    # Others must be better by one noise scale than what is known, or than the leading eigenvectors:
-    # the best of several scores is too high.
-    scores[0 if known is None else -1] += noise_scale * math.sqrt(k)
+    # The second must be better than the others by one noise scale: the best score is too high.
+    scores[1] -= noise_scale * math.sqrt(k)
     return candidates[int(np.argmax(scores))](released, k)
 
 
@@ -224,9 +223,12 @@ class Shown(NamedTuple):
 
 
 def gram_subspace(
-    ask: Any, d: int, k: int, share: float, noise: RowNoise
+    ask: Any, d: int, k: int, share: float, noise: RowNoise, sums: Answer = NOTHING
 ) -> tuple[FloatArray, Shown]:
-    """Return the leading k directions of a moment, and what it shows of them."""
+    """Return the leading k directions of a moment, and what it shows of them.
+
+    With column `sums`, a subspace of these is chosen where the moment says that it holds more.
+    """
     rows, share = suited_rows(ask, 2 * d, share, noise, DIRECTION_LEVEL)
     block, scale = rows.gram(share=share)
     values, V = top_eigenpairs(block, k)
@@ -234,7 +236,14 @@ def gram_subspace(
     held, error = held_by_eigenvectors(np.linalg.eigvalsh(block)[::-1], k, scale)
     inside = Answer(np.diag(held), error / math.sqrt(k))
     total = Answer(np.asarray(trace), scale * math.sqrt(d))
-    return V, Shown(shares_shown(values, trace, scale, d), inside, total)
+    shown = Shown(shares_shown(values, trace, scale, d), inside, total)
+    if sums.noise_scale:
+        largest = axes(np.abs(sums.value), k - 1)
+        known = orthonormal(np.column_stack([about_common(*sums), largest]))
+        V = chosen_subspace(block, scale, k, known)
+        if V is known:  # its values have no part of the noise of the moment
+            shown = shown._replace(shares=np.zeros(k), inside=Answer(V.T @ block @ V, scale))
+    return V, shown
 
 
 def power_subspace(
