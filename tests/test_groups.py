@@ -5,13 +5,16 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 import sklearn
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from skdp import DPPCA, DPIncrementalPCA, DPRidge, DPRidgeClassifier, DPTruncatedSVD
+from skdp._inputs import split_users
+from skdp.data.blocks import dense
 from skdp.data.dask_groups import _place, blocks_by_group
-from skdp.exceptions import PrivacyError
+from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.model_selection import DPGridSearchCV, IndependentKFold, search_cost
 from skdp.preprocessing import DPStandardScaler
 from skdp.testing import fixed_noise, record_transcript, transcript_audit
@@ -189,9 +192,17 @@ def test_the_scaler_hands_the_column_on():
     pipe.fit(whole)
     scaled = pipe[0].transform(whole)
     assert np.array_equal(scaled[:, 0], groups)
+    assert {step.privacy_spent_.unit for _, step in pipe.steps} == {"group"}
     assert pipe.transform(whole).shape == (len(X), 2)
     assert pipe[1].components_.shape == (2, X.shape[1])
     np.testing.assert_allclose(pipe[0].inverse_transform(scaled)[:, 0], groups)
+
+
+@pytest.mark.parametrize("form", [sp.csr_array, sp.coo_array, np.asarray])
+def test_the_column_of_persons_is_no_feature(form):
+    X, _, groups = table(5)
+    rows, persons = split_users(form(np.insert(X, 2, groups, axis=1)), 2)
+    assert np.array_equal(dense(rows), X) and np.array_equal(persons, groups)
 
 
 def test_a_person_with_many_rows_does_not_pull_the_mean(rng):
@@ -245,6 +256,14 @@ def streamed(batches, **params):
     return released(model) | {"n_samples_": model.n_samples_seen_}
 
 
+def test_a_delta_is_compared_with_the_number_of_persons_where_that_is_public():
+    X, persons = np.ones((1200, 1)), np.arange(1200)
+    scaler = DPStandardScaler(delta=9e-4, bounds=(0, 1), **GROUP)
+    scaler.fit(X, groups=persons)  # warnings are errors
+    with pytest.warns(PrivacyWarning, match=r"delta=0.0009 is too large"):
+        scaler.set_params(adjacency="replace").fit(X, groups=persons)
+
+
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_a_person_in_a_second_batch_is_an_error_without_charge(adjacency):
     X, _, groups = table(40)
@@ -273,8 +292,9 @@ def test_a_person_in_a_second_batch_is_an_error_without_charge(adjacency):
 )  # fmt: skip
 def test_a_person_comes_again_in_any_type(first, again, said):
     """Dates have any unit; bytes are text; long floats have a text of their own."""
-    model, person = DPIncrementalPCA(1, clip_norm=1.0, max_releases=2, **GROUP), np.ones(1, first)
+    model, person = DPIncrementalPCA(1, clip_norm=1.0, max_releases=3, **GROUP), np.ones(1, first)
     model.partial_fit(np.eye(3)[:1], groups=person)
+    model.partial_fit(np.eye(3)[:0], groups=person[:0])  # whoever came in between
     refuses(ValueError, said, model.partial_fit, np.eye(3)[:1], groups=person.astype(again))
 
 

@@ -295,13 +295,11 @@ def all_numbers(X):
 def _by_block(linear, X, width=1):
     """Apply a linear map to X in blocks of rows, of up to `width` columns, without warnings."""
     size = max(1, CACHED // max(width, math.prod(X.shape[1:])))
+    rows, form = (X.iloc, lambda block: block) if hasattr(X, "iloc") else (X, _dense)
+    blocks = (rows[i : i + size] for i in range(0, max(1, X.shape[0]), size))
     # No warnings of names, which blocks do not have, nor errors of one row: each has a loss.
     with config_context(assume_finite=True), no_warnings():
-        if hasattr(X, "iloc"):
-            blocks = (X.iloc[i : i + size] for i in range(0, max(1, len(X)), size))
-        else:
-            blocks = (_dense(X[i : i + size]) for i in range(0, max(1, X.shape[0]), size))
-        return np.concatenate([linear(block) for block in blocks])
+        return np.concatenate([linear(form(block)) for block in blocks])
 
 
 def _dense(block):

@@ -400,8 +400,8 @@ def test_a_client_charges_its_own_ledgers():
     server = FederatedRounds(HALF, CONFIG)
 
     def sums(request, size):
-        with full, suppress(InvalidMessageError):
-            clients[0].respond(request)
+        with full:  # how little is no business of the server
+            refuses(InvalidMessageError, "has too little left", clients[0].respond, request)
 
     refuses(BudgetExceededError, "PersonalizedClient asks for", server.fit, sums, n_features=D)
     assert not transcript

@@ -76,7 +76,7 @@ def test_step_covers_the_change_exactly():
 
 def test_proposed_step():
     parts = AggregationConfig(24, 3, 2)
-    bound = Bound("sum", (), 1.0, slack=0.5)
+    bound = Bound("sum", (), 1.0, slack=50.0)  # more steps than a finer one gains below
     right = distribute(session(), bound, 0.5, parts).step
     for step in (right, 2 * right):
         assert distribute(session(), bound, 0.5, parts, step=step).step == step

@@ -419,6 +419,7 @@ SCALER = DPStandardScaler(privacy_unit="group", group_column=0)
      ([RowClipper(), SCALER], 0, False),
      *(([SCALER, clone(SCALER).set_params(group_column=1)], i, False) for i in (0, 1)),
      ([by_columns(("ids", "passthrough", [0]))], 0, False),
+     ([SCALER, by_columns(("ids", "passthrough", [1, 0]))], 0, False),
      ([FeatureUnion([("ids", SCALER)])], 0, False)],
 )  # fmt: skip
 def test_a_column_of_users_may_pass_through_untouched(steps, column, kept):
@@ -439,9 +440,11 @@ def test_what_a_fitted_object_holds_is_said_by_one_attribute():
     model.fit(X, y)
     assert "model for each user" in model.private_state
     assert kinds(model) == [("DPPersonalizedRegressor", "holds private")]
-    search = DPGridSearchCV(DPPersonalizedRegressor(1), {}, SCORER)
-    search.best_estimator_ = model
-    assert search.private_state == model.private_state
+    for best in (model, make_pipeline(DPPCA(2), model)):
+        search = DPGridSearchCV(clone(best), {}, SCORER)
+        search.best_estimator_ = best
+        assert search.private_state == model.private_state
+        assert search._fit_keeps == model._fit_keeps  # else its pickle holds it without a word
     said = str(model.privacy_report())
     assert "PRIVATE STATE" in said and "public_copy()" in said
     with pytest.warns(PrivacyWarning, match="holds an exact model for each user"):

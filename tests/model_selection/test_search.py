@@ -213,12 +213,15 @@ def test_bad_parameters_touch_nothing(params, match):
     assert not (len(transcript) or ledger.entries or hasattr(search, "best_estimator_"))
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_more_components_than_public_rows_touch_nothing():
     """Whether a run with too many comes first would follow from a secret draw."""
     search = pca_search(estimator=DPPCA(clip_norm=1.0, adjacency="replace"))
     with record_transcript() as transcript:
         refuses(ValueError, "n_features.=2", search.fit, X[:2])
     assert not len(transcript)
+    search.estimator.set_params(privacy_unit="group")
+    search.fit(X[:2], groups=[0, 1])  # the number of rows of groups is private
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")

@@ -20,7 +20,7 @@ from tools.outcomes import assert_refused, messages_of, refuses
 def wild_rows():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 4)) * 10.0 ** rng.uniform(-3, 3, (60, 1))
-    X[3], X[4], X[5] = 1.7e308, 5e-324, 0.0
+    X[3], X[4], X[5], X[6] = 1.7e308, 5e-324, 0.0, 1.5  # the last: only its norm is large
     return X
 
 

@@ -8,6 +8,7 @@ import pytest
 from skdp.queries.regression import LossQuery
 from skdp.testing import check_charge_before_read, check_sensitivity
 from tools.fit_checks import check_order_invariance
+from tools.outcomes import refuses
 
 BOUNDS = [(0.0, 1.0), (-1.0, 3.0), (5.0, 5.001), (-1e-12, 1e-12), (1e6, 1e12)]
 
@@ -47,6 +48,8 @@ def test_infinite_losses_are_cut_and_nan_is_the_middle():
     rows = LossQuery(lambda: losses, lambda: 4, (0.0, 1.0), adjacency="add_remove")
     assert rows.total().answer(0.0) == -0.25
     assert rows.total().answer(2.0**-10) == -256
+    more = LossQuery(lambda: np.zeros((4, 2)), lambda: 4, (0.0, 1.0), adjacency="add_remove")
+    refuses(ValueError, "one number for each row", more.total().answer, 2.0**-10)
 
 
 def test_users_count_once():

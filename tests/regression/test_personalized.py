@@ -4,6 +4,7 @@ import math
 import pickle
 import tracemalloc
 import warnings
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,7 @@ from skdp.regression._personalized_base import positions, within_bounds
 from skdp.solvers.local_fits import LOSSES, RidgePath
 from skdp.solvers.personalization import PENALTIES, View, scaling_of
 from skdp.solvers.scaling import Scaling
+from skdp.solvers.user_heads import Heads
 from skdp.testing import seeded_entropy
 from tools.data import hostile_users
 from tools.outcomes import assert_refused, refuses
@@ -610,7 +612,10 @@ def test_heads_of_new_users_cost_nothing(monkeypatch):
     public = quiet(model.public_copy)
     assert not (public.private_state or model.make_head().public.private_state)
     monkeypatch.setattr(PrivacySession, "_read", None)
-    public.adapt(*SMALL.all)
+    fit, tell = Heads.fit, partial(warnings.warn, "of a user's rows", UserWarning, 1)
+    with monkeypatch.context() as patch:  # which nobody hears
+        patch.setattr(Heads, "fit", lambda *given: tell() or fit(*given))
+        public.adapt(*SMALL.all)
     expected = model.predict(SMALL.X, SMALL.groups)
     assert np.allclose(public.predict(SMALL.X, SMALL.groups), expected)
     head = model.make_head().fit(SMALL.X[:6], SMALL.y[:6])  # on the device of the first
@@ -622,6 +627,8 @@ def test_heads_of_new_users_cost_nothing(monkeypatch):
     public.adapt(SMALL.X[:12], -SMALL.y[:12], groups=SMALL.groups[:12])  # again: replaced
     assert not np.allclose(public.predict(SMALL.X[:12], SMALL.groups[:12]), expected[:12])
     refuses(ValueError, "groups", public.adapt, SMALL.X, SMALL.y)
+    names = SMALL.groups[:12].astype(str)  # which are not the numbers that they show
+    refuses(ValueError, "the type of the fitted", public.adapt, SMALL.X[:12], SMALL.y[:12], names)
     refuses(ValueError, "is expecting 5 features", public.adapt, SMALL.X[:, :2], *SMALL.all[1:])
 
 

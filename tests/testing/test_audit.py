@@ -1,5 +1,6 @@
 """The transcript and the audits: exact where they can be, honest where they estimate."""
 
+import itertools
 import math
 
 import numpy as np
@@ -168,6 +169,16 @@ def test_more_releases_on_the_neighbour_are_a_fault():
         transcript_audit(counting, (np.array([2.0]), np.array([3.0])))
     with pytest.raises(AssertionError, match="3 releases, 2 on the neighbour"):
         transcript_audit(counting, (np.array([3.0]), np.array([2.0]))).check()
+
+    def reading(data):
+        s, bounded = session(), integers(np.zeros(1))
+        grant = s.grant(bounded.bound, 0.1)
+        for _ in range(int(data[0])):
+            s._read(bounded.answer, grant)
+        grant.open(bounded.answer)
+
+    for pair in itertools.permutations((np.zeros(1), np.ones(1))):
+        refuses(AssertionError, "read 2 times", transcript_audit(reading, pair).check)
 
 
 def test_worst_case_pair_needs_a_known_unit():

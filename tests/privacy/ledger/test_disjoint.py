@@ -57,8 +57,9 @@ def test_the_most_expensive_part_and_outside_fits_count():
 def test_a_part_that_is_spent_stays_so_whatever_others_hold(other):
     """A part with other kinds of losses, or a smaller pure loss, does not replace it."""
     east, north = (Part("region", REGIONS, name) for name in ("east", "north"))
-    spent = {1: fit(Loss("pure", 1.0), part=east), 2: fit(other, part=north)}
+    spent = {1: fit(other, part=north), 2: fit(Loss("pure", 1.0), part=east)}
     balance = Balance(Terms(1.0, 1e-6), spent)
+    assert balance.spent().epsilon == pytest.approx(1.0)
     assert balance.affords(fit(Loss("gaussian", 0.01), part=north))
     for part in (east, None):
         assert not balance.affords(fit(Loss("pure", 0.5), part=part))

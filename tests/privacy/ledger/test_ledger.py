@@ -193,6 +193,11 @@ REFUSED = {  # terms of a ledger, what is refused there, and why
     "a seed": ({}, lambda: pca(random_state=0).fit(X), "random_state=None"),
     "another unit": ({"unit": "group"}, lambda: pca().fit(X), "row, and this .* one group"),
     "a norm": ({"adjacency": "replace"}, lambda: charged(unit="mixed"), "Use one adjacency"),
+    "a row of zeros": (
+        {"adjacency": "add_remove"},
+        lambda: charged(adjacency="zero_out"),
+        "Use one adjacency",
+    ),
     "too much": ({}, lambda: pca(2.0).fit(X), "left, both at"),
 }
 

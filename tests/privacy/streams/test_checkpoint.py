@@ -92,7 +92,8 @@ def test_interrupted_while_a_path_takes_over(kept, tmp_path):
     """At no moment may two copies of a stream be resumable, and release a step twice."""
     strikes, again = itertools.count(), True
     while again:
-        first, second = (tmp_path / f"{name}{(strike := next(strikes))}" for name in "ab")
+        strike = next(strikes)
+        first, second, third = (tmp_path / f"{name}{strike}" for name in "abc")
         group = new_group()
         if kept:
             checkpoint(group, first)
@@ -106,8 +107,10 @@ def test_interrupted_while_a_path_takes_over(kept, tmp_path):
         going_on = []
         with contextlib.suppress(PrivacyError):
             going_on.append(group.open())
+        with contextlib.suppress(PrivacyError):
+            checkpoint(group, third)
         close(group)
-        for path in (first, second):
+        for path in (first, second, third):
             with contextlib.suppress(PrivacyError, FileNotFoundError):
                 restored = restore(path)
                 assert restored.steps == 1 + len(going_on)

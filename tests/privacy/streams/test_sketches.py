@@ -58,6 +58,9 @@ def test_a_random_sketch_takes_the_whole_budget():
 def test_sketches_are_refused_where_no_law_is_known():
     with pytest.raises(PrivacyError, match=r"no pure differential privacy.*delta > 0"):
         grant_sketches(session(delta=0.0), BOUNDS, [0.5, 0.5])
+    for bounds in (BOUNDS, [Bound("a", (), 1.0)] * 2):
+        copies = new_session(200.0, split=True)
+        refuses(PrivacyError, "not split into copies", grant_sketches, copies, bounds, [0.5, 0.5])
     refuses(PrivacyError, "paid_sketches", paid_stream, session(), BOUNDS[0], 1.0, 3)
 
 
