@@ -94,8 +94,8 @@ def _moment_route(estimator, session, shape, floor):
     noise = _item_noise(estimator, session, n, floor)
     signal = m / noise if noise else math.inf
     columns = spectral.moment_columns(signal, n, estimator.n_components)
-    said = f"screened: products of {columns} columns, at {floor} items of a user"
-    return "screened", said, noise, columns
+    some = f"{columns} columns{' or all' * (columns < n)}"
+    return "screened", f"screened: products of {some}, at {floor} items of a user", noise, columns
 
 
 def _item_noise(estimator, session, n, floor):

@@ -336,10 +336,11 @@ def screened_moment(
     """Return a subspace of one moment of the columns with the largest counts, and of these counts.
 
     `signal` is rows over the noise of an entry of the moment, at the whole share; `most` is what a
-    `count` may be. Popularity is added, as for rows, if the subspace lacks a part of it. The
-    less signal a moment may have, the more of the budget the counts get, which give one direction.
-    A moment of dense rows has that direction, too: by the first counts c, it holds at least
-    c'c/(most sum c) of all squares.
+    `count` may be. Popularity is added, as for rows, if the subspace lacks a part of it. All
+    columns are used if the edge of their noise, over the fraction of the counts that they have, is
+    lower: they are then about equally popular. The less signal a moment may have, the more of the
+    budget the counts get, which give one direction. A moment of dense rows has that direction, too:
+    by the first counts c, it holds at least c'c/(most sum c) of all squares.
     """
     strength = signal * math.sqrt(k) / MOMENT_SIGNAL
     part = min(0.9, 1 / (1 + strength)) * _SUMS
@@ -352,7 +353,10 @@ def screened_moment(
     if extra > 0:
         counts, part = averaged(counts, count(share=extra * share)), part + extra
     size = moment_columns(signal * math.sqrt(1 - part), d, k)
-    order = np.argsort(-counts.value, kind="stable")[:size]
+    order = np.argsort(-counts.value, kind="stable")
+    total = max(float(counts.value.sum()), 1e-300)
+    keeps_all = d <= MOST_DENSE and counts.value[order[:size]].sum() < math.sqrt(size / d) * total
+    order = order if keeps_all else order[:size]
     moment, V = ask.columns(order).gram(share=(1 - part) * share), np.zeros((d, k))
     common = about_common(counts.value, counts.noise_scale)
     popular = orthonormal(np.column_stack([common[order], np.eye(len(order), k - 1)]))

@@ -220,15 +220,21 @@ def test_moments_of_any_size_are_read(n, size, rng):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize(("most", "part"), [(1e9, 0.2444), (5e4, 0.1017)])
-def test_counts_have_little_of_the_budget_where_the_moment_shows_the_mean(most, part):
-    """It does where rows hold a fifth of the largest entries."""
+@pytest.mark.parametrize(
+    ("power", "read", "most", "part"),
+    [(0.0, 700, 1e9, 0.2444), (-0.8, 300, 1e9, 0.2444), (0.0, 700, 5e4, 0.1017)],
+)
+def test_all_columns_are_read_where_they_are_about_as_popular(power, read, most, part):
+    """The noise of more columns has a higher edge, but they may hold the more.
+
+    Where rows hold a fifth of the largest entries the moment shows the mean: counts have little.
+    """
     sizes, shares = [], []
 
     class Ask:
         def counts(self, *, share):
             shares.append(share)
-            return Answer(np.full(700, 1e4), 1.0)
+            return Answer(1e4 * np.arange(1, 701) ** power, 1.0)
 
         def columns(self, kept):
             sizes.append(len(kept))
@@ -238,4 +244,4 @@ def test_counts_have_little_of_the_budget_where_the_moment_shows_the_mean(most, 
             return Answer(np.eye(sizes[-1]), 1.0)
 
     spectral.screened_moment(Ask(), Ask().counts, 2, 1.0, 328.0, most)
-    assert sizes == [300] and sum(shares) == pytest.approx(part, abs=1e-4)
+    assert sizes == [read] and sum(shares) == pytest.approx(part, abs=1e-4)
