@@ -304,7 +304,7 @@ def _by_name(estimator: Any, value: Mapping[Any, Any], names: Any) -> list[Any]:
         missing = [column for column in columns if column not in value]
         unknown = [column for column in value if column not in columns]
         raise ValueError(
-            f"{title} must name the columns of X. Without bounds: {missing}; not in X: {unknown}."
+            f"{title} must name the features. Without bounds: {missing}; no feature: {unknown}."
         )
     return [tuple(value[column]) for column in columns]
 

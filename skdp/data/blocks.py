@@ -418,7 +418,7 @@ def _add_whole(total: NDArray[Any], part: NDArray[Any]) -> None:
 
     If the total has twice as many numbers as the part, it holds the two limbs of each integer.
     """
-    sums, values = total.reshape(-1, part.size), np.ravel(part)
+    sums, values = total.reshape(-1, max(1, part.size)), np.ravel(part)  # there may be none
     for start in range(0, part.size, CACHED):
         piece = slice(start, start + CACHED)
         limbs = limbs_of(values[piece]) if len(sums) > 1 else values[piece]

@@ -67,7 +67,7 @@ def _read_header(path: str) -> _Header:
 def _checked_header(path: str) -> _Header:
     if not os.path.exists(path):  # if it is no path, it may be a private text
         shown = repr(path) if path.endswith((".npy", ".npz")) else "a text in X"
-        raise ValueError(f"{shown} is not an npy or npz file. Map texts by a HashingVectorizer.")
+        raise ValueError(f"{shown} is no existing npy or npz file. Map texts by HashingVectorizer.")
     try:
         header = _read_header(path)
     except (OSError, ValueError, KeyError, EOFError) as error:

@@ -305,7 +305,10 @@ def default_oversamples(k):
     return min(k, 10)
 
 
-def row_subspace(session, ask, route, d, k, shares, noise, *, n_iter, n_oversamples, sums=NOTHING):
+def row_subspace(
+    session, ask, route, d, k, shares, noise,
+    *, n_iter, n_oversamples, sums=NOTHING, sparse=False,
+):  # fmt: skip
     """Return the leading subspace (d x k) by a route.
 
     Also return column sums (given, or released by the route), and what a whole moment shows (None
@@ -314,7 +317,7 @@ def row_subspace(session, ask, route, d, k, shares, noise, *, n_iter, n_oversamp
     share = shares["subspace"]
     if route == "gram":
         share += shares["spectrum"]  # the moment itself shows what directions hold
-        V, shown = spectral.gram_subspace(ask, d, k, share, noise)
+        V, shown = spectral.gram_subspace(ask, d, k, share, noise, sums if sparse else NOTHING)
         return V, sums, shown
     if route == "screened" and noise.psd:
         return *spectral.screened_subspace(ask, d, k, share, noise), None

@@ -91,6 +91,12 @@ class FactorizerStreams(StreamingMixin):
         -------
         self : DPLowRankFactorizer
         """
+        X, seen = self._next_rows(X)
+        return self._add(Whole, X, first=seen, rows=X.shape[0])
+
+    @atomic
+    def _next_rows(self, X):
+        """Return the checked rows and the number before them; the first call pays."""
         m, n = self._shape()
         before = self._checked_running()
         refuse_blocks(self, X, states.OTHER_BLOCKS)
@@ -102,7 +108,8 @@ class FactorizerStreams(StreamingMixin):
             raise ValueError(
                 f"matrix_shape has {m} rows, and {seen} were added. Got {X.shape[0]} more."
             )
-        return self._add(Whole, X, first=seen, rows=X.shape[0])
+        self._running()
+        return X, seen
 
     def _add(self, query, *data, rows=0, **options):
         running = self._running()

@@ -90,7 +90,8 @@ class DPTruncatedSVD(
 "deflation", "one_shot"}, default="auto"
         "auto" takes the lowest predicted noise, from public shapes and parameters.
 
-        - Rows: "gram" (and "arpack") releases the Gram matrix and column sums. "power" (and
+        - Rows: "gram" (and "arpack") releases the Gram matrix and column sums, which replace the
+          directions of sparse rows where the matrix says that they hold more. "power" (and
           "randomized") takes power steps, which start at the sums. "screened" starts them at the
           Gram matrix of the columns with the largest sums, for wide rows that are sparse, or whose
           entries seem to have one sign.
@@ -364,6 +365,7 @@ class DPTruncatedSVD(
         V, sums, shown = _base.row_subspace(
             session, ask, route, d, k, shares, noise,
             n_iter=self.n_iter, n_oversamples=self.n_oversamples, sums=sums,
+            sparse=_base.is_sparse(X),  # sums of dense rows are no better than their moment
         )  # fmt: skip
         added = (ask.beyond(V, V), ask.more) if about_mean else (0.0, 0.0)
         values, vectors, total = _base.held_by(self, ask, V, shares, shown, added=added)

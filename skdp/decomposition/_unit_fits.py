@@ -66,26 +66,26 @@ def _best_at(estimator, shape, degree):
     flips; they show (x^2 - b)/(x^2 + b x) of it, b = n/m.
     Sums of items need no delta, and have far less noise without. They get all of the budget where
     flips show less than 0.6 of the mean of equally popular items: (y^4 - m n s^4) / (y^4 + y^2 n
-    s^2), for the square y^2 of its singular value. Where the moment would leave them half of it,
-    other directions are hidden: then flips must show 0.95 of the mean.
+    s^2), for the square y^2 of its singular value. Where the moment would leave them a third of it,
+    other directions are hidden: then flips must show 0.9 of the mean.
     """
     (m, n), session = shape, estimator._checked_session(pure=True)
     if session.budget.exact:
         return "moment"
     cells, pure = 2 if estimator.adjacency == "replace" else 1, session.budget.pure_epsilon
-    s, few = one_shot.flip_deviation(pure / cells), False
+    s, few, small = one_shot.flip_deviation(pure / cells), False, False
     if estimator.delta > 0:
         *_, noise, columns = _moment_route(estimator, estimator._checked_session(), shape, degree)
-        few = m * math.sqrt(estimator.n_components) < spectral.MOMENT_SIGNAL * noise
+        few = m * math.sqrt(estimator.n_components) < 2 * spectral.MOMENT_SIGNAL * noise
         length, unit = noise * math.sqrt(columns) * degree, s * s * n
         flips = m * n * one_shot.flip_probability(s)
         small = flips > _subspaces.MAX_FLIPS or length * (length - unit) <= 2 * unit * m * s * s
-        if small and not (few and pure > one_shot.LEAST_PURE * n):
-            return "moment"
     square, noise = m * degree**2 / n, n * s * s
     shown = (square**2 - m * noise * s * s) / (square * (square + noise))
-    hidden = shown < (0.95 if few else 0.6)
-    return "sums" if hidden and pure > one_shot.LEAST_PURE * n else "one_shot"
+    hidden = shown < (0.9 if few else 0.6) and pure > one_shot.LEAST_PURE * n
+    if small and not (few and hidden):
+        return "moment"
+    return "sums" if hidden else "one_shot"
 
 
 def _moment_route(estimator, session, shape, floor):

@@ -18,7 +18,15 @@ from skdp.federated.aggregation import Aggregator, Respond
 from skdp.federated.config import AggregationConfig, InvalidMessageError
 from skdp.federated.noise_parts import PartGrant, distribute
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
-from skdp.privacy.gate.bounds import Ask, Bound, Bounded, Path, PrivacyBudget, PrivateQuery
+from skdp.privacy.gate.bounds import (
+    Ask,
+    Bound,
+    Bounded,
+    Path,
+    PrivacyBudget,
+    PrivateQuery,
+    check_later_releases,
+)
 from skdp.privacy.gate.session import PrivacySession, answered
 from skdp.privacy.ledger import routes
 from skdp.privacy.noise.words import SystemSource, WordArray
@@ -87,6 +95,8 @@ class FederatedSession:
 
     def ask(self, query: object) -> Ask:
         """Return the `Ask` that sends a query to the clients; the query itself is never read."""
+        if not self.ledger:
+            check_later_releases(query, self.budget, self.open, self._parts.effective_sigma)
         return Ask(self, query)
 
     @property

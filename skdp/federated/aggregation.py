@@ -584,7 +584,14 @@ def simulated_aggregator(
 ) -> SecureAggregator:
     """Return a `SecureAggregator` whose clients, one for each callback, live in this process.
 
-    ``lost(client_id, kind)`` says which answers never arrive, for tests of drop-outs.
+    Parameters
+    ----------
+    callbacks : sequence of callable
+        What each client answers: the method ``respond`` of a `PowerMethodClient`, for example.
+    config : AggregationConfig
+        Public counts of clients, colluders and drop-outs.
+    lost : callable or None, default=None
+        ``lost(client_id, kind)`` says which answers never arrive, for tests of drop-outs.
     """
     if len(callbacks) != config.n_clients:
         raise ValueError(

@@ -229,9 +229,9 @@ class PrivateScorer:
             routes.charge(session, "PrivateScorer", self._reservation_key)
             query, n = self._query(model, X, y, groups, unit, private_count)
             ask = session.ask(query)
-            total = ask.total(share=1 - _COUNT_SHARE if private_count else 1.0)
-            if private_count:
+            if private_count:  # first: if the smaller share is too small, nothing is spent
                 n = max(1.0, float(ask.count(share=_COUNT_SHARE).value))
+            total = ask.total(share=1 - _COUNT_SHARE if private_count else 1.0)
             routes.settle(session)
         except BaseException:
             routes.settle(session, "failed")
@@ -251,7 +251,9 @@ class PrivateScorer:
             raise PrivacyError(f"losses of rows would come from {kept}: score its public_copy().")
         X = as_rows(X)
         if y is not None:
-            y = labels if (labels := np.asarray(as_labels(y))).ndim == 1 else as_entries(y)
+            labels = np.asarray(as_labels(y))  # text in an object array is as in a list: a batch
+            labels = np.asarray(as_labels(labels.tolist())) if labels.dtype.kind == "O" else labels
+            y = labels if labels.ndim == 1 else as_entries(y)
         check_consistent_length(X[0] if isinstance(X, tuple) else X, y, groups)
         owners = None
         if unit.of_groups:
@@ -364,8 +366,8 @@ def make_private_scorer(
     Notes
     -----
     Losses are computed row by row, so that no bit depends on other rows, as it does in a batched
-    prediction. This is fast for the linear models of this package, and takes 0.1 ms per row for
-    others.
+    prediction. This is fast for the linear models of this package, and takes 0.1 to 10 ms per row
+    for others, and for pipelines with other steps.
 
     Examples
     --------

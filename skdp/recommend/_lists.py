@@ -124,6 +124,8 @@ def interactions_from_pairs(
 
 def _each(values: Any) -> list[Any]:
     """Return names one by one: in an array of several types one would rename all others."""
+    if sp.issparse(values) or getattr(values, "ndim", 1) != 1:  # its rows would be names
+        raise ValueError("names must be a list or one dense column: frame['user'], array.ravel().")
     return list(values.tolist() if hasattr(values, "tolist") else values)
 
 

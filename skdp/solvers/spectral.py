@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,13 +77,13 @@ Part = Callable[[np.random.Generator, float], FloatArray] | None
 
 
 def chosen_subspace(
-    A: FloatArray, noise_scale: float, k: int, known: Sequence[Candidate] = (), part: Part = None
+    A: FloatArray, noise_scale: float, k: int, known: FloatArray | None = None, part: Part = None
 ) -> FloatArray:
     """Return the candidate subspace of a moment of sparse rows with the best score by thinning.
 
     Candidates: the leading eigenvectors; those of the shrunk part off the diagonal with the
-    diagonal; those that are given. The given ones must not depend on the noise of A (those by
-    popularity do not), or their scores are too high. For dense rows it gains nothing.
+    diagonal; a known subspace. That must not depend on the noise of A (one by popularity does not),
+    or its score is too high. For dense rows it gains nothing.
 
     Where each row has noise of its own, whose law in A is not that of Z, ``part(rng, share)`` is A
     of a random share of the rows: it is fitted in place of A + c Z, and evaluated on the other
@@ -93,11 +92,12 @@ def chosen_subspace(
     released = _Noisy(A, noise_scale)
     if noise_scale == 0.0:
         return _leading(released, k)
-    candidates: list[Candidate] = [_leading, _without_diagonal, *known]
+    candidates: list[Candidate] = [_leading, _without_diagonal]
+    if known is not None:
+        candidates.append(lambda *_: known)
     scores = _scores(released, candidates, k, np.random.default_rng(20240229), part)
-    # Another must be better by one noise scale than the leading eigenvectors, or than the first or
-    # last of those given: the best of several scores is too high.
-    scores[[0, 2, -1] if known else [0]] += noise_scale * math.sqrt(k)
+    # The second must be better than the others by one noise scale: the best score is too high.
+    scores[1] -= noise_scale * math.sqrt(k)
     return candidates[int(np.argmax(scores))](released, k)
 
 
@@ -134,13 +134,6 @@ def _without_diagonal(A: _Noisy, k: int) -> FloatArray:
     estimate = (found.vectors * sizes) @ found.vectors.T
     np.fill_diagonal(estimate, diagonal)
     return A.pairs_of(estimate, k)[1]
-
-
-def _deflated(u: FloatArray, fit: Candidate, A: _Noisy, k: int) -> FloatArray:
-    """A given direction, and what a candidate finds in its orthogonal complement."""
-    rest = A.moment - u @ (u.T @ A.moment)
-    rest -= (rest @ u) @ u.T
-    return orthonormal(np.column_stack([u, fit(A._replace(moment=rest), k)[:, : k - 1]]))
 
 
 def axes(sizes: FloatArray, k: int) -> FloatArray:
@@ -230,9 +223,12 @@ class Shown(NamedTuple):
 
 
 def gram_subspace(
-    ask: Any, d: int, k: int, share: float, noise: RowNoise
+    ask: Any, d: int, k: int, share: float, noise: RowNoise, sums: Answer = NOTHING
 ) -> tuple[FloatArray, Shown]:
-    """Return the leading k directions of a moment, and what it shows of them."""
+    """Return the leading k directions of a moment, and what it shows of them.
+
+    With column `sums`, a subspace of these is chosen where the moment says that it holds more.
+    """
     rows, share = suited_rows(ask, 2 * d, share, noise, DIRECTION_LEVEL)
     block, scale = rows.gram(share=share)
     values, V = top_eigenpairs(block, k)
@@ -240,7 +236,14 @@ def gram_subspace(
     held, error = held_by_eigenvectors(np.linalg.eigvalsh(block)[::-1], k, scale)
     inside = Answer(np.diag(held), error / math.sqrt(k))
     total = Answer(np.asarray(trace), scale * math.sqrt(d))
-    return V, Shown(shares_shown(values, trace, scale, d), inside, total)
+    shown = Shown(shares_shown(values, trace, scale, d), inside, total)
+    if sums.noise_scale:
+        largest = axes(np.abs(sums.value), k - 1)
+        known = orthonormal(np.column_stack([about_common(*sums), largest]))
+        V = chosen_subspace(block, scale, k, known)
+        if V is known:  # its values have no part of the noise of the moment
+            shown = shown._replace(shares=np.zeros(k), inside=Answer(V.T @ block @ V, scale))
+    return V, shown
 
 
 def power_subspace(
@@ -311,7 +314,7 @@ def screened_subspace(
     moment, scale = rows.gram(share=first)
     start = np.zeros((d, k + 1))
     start[:, 0] = about_common(sums.value, sums.noise_scale)
-    start[order, 1:] = chosen_subspace(moment, scale, k, [lambda *_: np.eye(n, k)])
+    start[order, 1:] = chosen_subspace(moment, scale, k, np.eye(n, k))
     return power_subspace(ask, start[:, : min(k + 1, d)], k, [last], noise), sums
 
 
@@ -360,8 +363,7 @@ def screened_moment(
     moment, V = ask.columns(order).gram(share=(1 - part) * share), np.zeros((d, k))
     common = about_common(counts.value, counts.noise_scale)
     popular = orthonormal(np.column_stack([common[order], np.eye(len(order), k - 1)]))
-    others = [partial(_deflated, popular[:, :1], way) for way in (_leading, _without_diagonal)]
-    V[order] = chosen_subspace(moment.value, moment.noise_scale, k, [*others, lambda *_: popular])
+    V[order] = chosen_subspace(moment.value, moment.noise_scale, k, popular)
     remainder = common - V @ (V.T @ common)
     return orthonormal(np.column_stack([V, remainder])) if remainder @ remainder > _SUMS else V
 

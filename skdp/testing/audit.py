@@ -64,6 +64,7 @@ class FitData(NamedTuple):
 def gaussian_mu(low, high, alpha: float = 0.001) -> tuple[float, float]:
     """Return (mu_hat, G): G is below mu with probability 1 - alpha if the scores are Gaussian.
 
+    `low` and `high` are scores of results on two neighbouring data sets, one for each run.
     mu_hat is the difference of means over the pooled standard deviation, and
     G = mu_hat - z_alpha sqrt(2/N + mu_hat^2/(4N)), the delta method. There is no absolute value: a
     negative mu_hat says nothing, and taking abs() would make a bound out of noise.
@@ -104,6 +105,7 @@ def _error_bounds(low, high, alpha: float):
 def distribution_free_mu(low, high, alpha: float = 0.001) -> float:
     """Return B: below mu with probability 1 - alpha, for all distributions of the scores.
 
+    `low` and `high` are as in `gaussian_mu`.
     mu-GDP says Phi^-1(1 - FPR) - Phi^-1(FNR) <= mu for every test; Clopper-Pearson bounds both
     error rates from above at every threshold.
     """
@@ -116,6 +118,7 @@ def distribution_free_mu(low, high, alpha: float = 0.001) -> float:
 def epsilon_lower_bound(low, high, delta: float, alpha: float = 0.001) -> float:
     """Return a lower bound of epsilon at this delta, for all distributions of the scores.
 
+    `low` and `high` are as in `gaussian_mu`.
     1 - FNR <= e^epsilon FPR + delta for every test. It certifies log(N/4) at most: useful for pure
     mechanisms, and weak for Gaussian ones.
     """

@@ -67,8 +67,8 @@ def test_other_bad_files(npy, npz, tmp_path):
     pickled = {"format": np.array("csr", object), "shape": S.shape, "data": S.data}
     np.savez(tmp_path / "pickled.npz", **pickled)
     refuses(ValueError, "cannot be read", skdp.DPTruncatedSVD(2).fit, [tmp_path / "pickled.npz"])
-    refuses(ValueError, "is not an npy or npz file", skdp.DPPCA(2).fit, [tmp_path / "missing.npy"])
-    refuses(ValueError, "^a text in X is not an npy", skdp.DPPCA(2).fit, ["a private word"])
+    refuses(ValueError, "is no existing npy", skdp.DPPCA(2).fit, [tmp_path / "missing.npy"])
+    refuses(ValueError, "^a text in X is no existing npy", skdp.DPPCA(2).fit, ["a private word"])
     refuses(ValueError, "same columns and kind", skdp.DPPCA(2).fit, [npy[0], npz[0]])
     np.save(tmp_path / "empty.npy", np.zeros((0, D)))
     refuses(ValueError, r"0 sample\(s\)", skdp.DPPCA(2).fit, [tmp_path / "empty.npy"])

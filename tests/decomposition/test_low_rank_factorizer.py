@@ -15,7 +15,7 @@ from sklearn.decomposition import TruncatedSVD
 from skdp import DPLowRankFactorizer, PrivacyLedger
 from skdp.answer import Answer
 from skdp.decomposition import LocalAggregator, LocalRowRandomizer, randomize_row
-from skdp.exceptions import PrivacyError, PrivacyWarning, UtilityWarning
+from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning, UtilityWarning
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.solvers.sketching import factorize
 from skdp.testing import record_transcript
@@ -197,6 +197,10 @@ def test_rows_arrive_in_blocks():
     assert np.linalg.norm(A - model.reconstruct()) < 0.9 * np.linalg.norm(A)
     model = DPLowRankFactorizer(2, matrix_shape=(60, 40), **params)
     refuses(ValueError, "must have 40 columns", model.partial_fit, A[:1, :3])
+    refuses(ValueError, "0 were added", model.partial_fit, np.zeros((61, 40)))
+    with pytest.raises(BudgetExceededError), PrivacyLedger(epsilon=0.5):
+        model.partial_fit(A)
+    assert vars(model).keys() == model.get_params().keys()  # nothing is half fitted
     for update in (lambda: model.update([0], [0], [1.0]), lambda: model.update_matrix(A)):
         refuses(ValueError, "use partial_fit", update)
 

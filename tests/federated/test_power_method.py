@@ -502,6 +502,7 @@ BAD = [
     (fit_of(DPRecommender(privacy_unit="interaction"), 12, n_samples=9), "whole users"),
     (fit_of(DPRecommender(delta=0.0), 12), "'delta' above 0"),
     (fit_of(DPTruncatedSVD(n_iter=-1), 12), "n_iter"),
+    *[(fit_of(DPTruncatedSVD(1, epsilon=2e-6), width), "all parts") for width in (2, 12)],
     (unit_of(SimpleNamespace(epsilon=1.0)), "DPTruncatedSVD, a DPPCA or a DPRecommender"),
     *[(fit_of(DPTruncatedSVD(), width), "n_features") for width in (1, 0, -3, 2.0, True)],
     *[

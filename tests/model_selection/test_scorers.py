@@ -10,8 +10,16 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
-from skdp import DPPCA, DPRidge, DPTraceRegressor, DPTruncatedSVD, PrivacyError, PrivacyLedger
-from skdp.model_selection import PrivateScorer, make_private_scorer
+from skdp import (
+    DPPCA,
+    DPRidge,
+    DPRidgeClassifier,
+    DPTraceRegressor,
+    DPTruncatedSVD,
+    PrivacyError,
+    PrivacyLedger,
+)
+from skdp.model_selection import PrivateScorer, _scorers, make_private_scorer
 from skdp.preprocessing import RowClipper
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
 from skdp.queries.regression import LossQuery
@@ -56,17 +64,18 @@ def test_score_is_the_mean_loss_up_to_its_noise(loss, bounds, adjacency):
     scorer = make_private_scorer(loss, bounds, adjacency=adjacency, epsilon=2.0)
     with seeded_entropy(0), record_transcript() as transcript:
         scores = [scorer(Constant(), X, Y) for _ in range(40)]
-    scale = transcript.openings[0].noise_scale / len(X)
-    if adjacency == "add_remove":
+    names = ["loss_count", "loss_sum"] if adjacency == "add_remove" else ["loss_sum"]
+    *counts, sums = transcript.openings[: len(names)]
+    scale = sums.noise_scale / len(X)
+    for count in counts:
         off_middle = truth - sum(bounds) / 2
-        scale = math.hypot(scale, off_middle * transcript.openings[1].noise_scale / len(X))
+        scale = math.hypot(scale, off_middle * count.noise_scale / len(X))
     assert abs(np.mean(scores) + truth) < 6 * scale / math.sqrt(40)
     assert 0.5 * scale < np.std(scores) < 1.6 * scale
-    names = ["loss_sum", "loss_count"] if adjacency == "add_remove" else ["loss_sum"]
     assert [o.bound.name for o in transcript][: len(names)] == names
     width = bounds[1] - bounds[0]
     expected = width / 2 if adjacency == "add_remove" else width
-    assert transcript.openings[0].bound.l2 == pytest.approx(expected)
+    assert sums.bound.l2 == pytest.approx(expected)
 
 
 @pytest.mark.thorough
@@ -257,6 +266,14 @@ def test_unknown_models_are_evaluated_row_by_row(model, loss):
     refuses(PrivacyError, "no private score", scorer, model, X, y)
 
 
+def test_text_in_an_object_array_is_scored_in_a_batch(monkeypatch):
+    y = np.where(Y > 0, "yes", "no").astype(object)  # as pandas gives it
+    model = DPRidgeClassifier(clip_norm=1.0, classes=["no", "yes"]).fit(X, y)
+    scorer = make_private_scorer("zero_one", (0.0, 1.0))
+    monkeypatch.setattr(_scorers, "each_row", None)
+    assert exact_loss(scorer, model, X, y)[0] == exact_loss(scorer, model, X, y.astype(str))[0]
+
+
 @pytest.mark.parametrize("n_targets", [1, 4])
 @pytest.mark.parametrize("loss", ["squared_error", "absolute_error", "zero_one", OWN])
 def test_a_row_has_one_loss_whatever_the_shape_of_y(loss, n_targets):
@@ -277,10 +294,17 @@ def test_a_row_has_one_loss_whatever_the_shape_of_y(loss, n_targets):
 
 def test_a_score_that_fails_when_something_was_read_is_paid(monkeypatch):
     scorer, model = make_private_scorer("squared_error", (0.0, 1.0)), Constant()
-    monkeypatch.setattr(LossQuery, "count", lambda _: 1 / 0)  # the total was read before
+    monkeypatch.setattr(LossQuery, "total", lambda _: 1 / 0)  # the count was read before
     with PrivacyLedger(9, 1e-5) as ledger:
         refuses(ZeroDivisionError, "zero", scorer, model, X, Y)
-    assert ledger.spent.epsilon > 0.7
+    assert 0.3 < ledger.spent.epsilon < 0.5
+
+
+def test_a_score_whose_count_cannot_be_rounded_spends_nothing():
+    scorer = make_private_scorer("zero_one", (0, 1), epsilon=7e-9, delta=0.0)
+    with PrivacyLedger(9, 1e-5) as ledger:
+        refuses(ValueError, "budget is too small .*'loss_count'", scorer, Constant(), X, Y)
+    assert not ledger.entries
 
 
 def test_other_targets_and_more_losses_than_rows_are_refused():

@@ -133,7 +133,7 @@ def test_bounds_that_do_not_fit_the_columns():
     refuses(ValueError, r"for 3 columns", PublicScaler([(0, 1), (0, 2)]).fit, X)
     for step in (PublicScaler(), RowClipper()):
         refuses(ValueError, "is expecting 3 features", step.fit(X).transform, X[:, :2])
-    with pytest.raises(ValueError, match=r"Without bounds: \['income'\]; not in X: \['wage'\]"):
+    with pytest.raises(ValueError, match=r"Without bounds: \['income'\]; no feature: \['wage'\]"):
         PublicScaler({"age": (0, 1), "balance": (0, 1), "wage": (0, 1)}).fit(FRAME)
     refuses(ValueError, "X has no column names", PublicScaler({"age": (0, 1)}).fit, X)
 

@@ -381,6 +381,8 @@ def test_narrowed_queries():
     full = query(X, "add_remove", C=math.inf)
     assert np.allclose(full.centered(center).gram().answer(0.0), (X - center).T @ (X - center))
     assert np.allclose(full.columns(kept).gram().answer(0.0), (X.T @ X)[np.ix_(kept, kept)])
+    none = full.clipped(0.5).columns(kept[:0])
+    assert none.gram().answer(0.1).shape == (0, 0) and none.sums().answer(0.1).shape == (0,)
     assert np.trace(full.clipped(0.5).gram().answer(0.0)) <= 50 * 0.25 + 1e-9
     assert seen(query(X, "add_remove", 9.0)).clipped(0.5).square_sum().answer(1e-6) <= 50 * 0.25e6
 

@@ -89,6 +89,8 @@ def test_values_that_are_no_numbers_are_not_quoted(value):
         (([1], ["tea"], {"items": ["tea", "tea"]}), "repetitions"),
         (([1], ["tea"], {"items": ITEMS, "users": []}), "'users'"),
         (([1], ["tea"], {"items": ITEMS, "values": [1, 2]}), "values"),
+        ((np.ones((1, 1)), ["tea"], {"items": ITEMS}), "one dense column"),
+        (([1], ["tea"], {"items": ITEMS, "users": sp.csc_array([[1], [2]])}), "one dense column"),
     ],
 )
 def test_refusals(given, message):

@@ -115,6 +115,22 @@ def test_directions_that_hold_no_more_than_chance_are_rarely_shown(rng):
     assert found <= 3
 
 
+def test_sums_are_used_where_a_moment_shows_less(rng):
+    """What the moment says of them has all of its noise, and no bias by it."""
+    W = (rng.random((300, 40)) < 0.1).astype(float)
+    W /= np.maximum(np.linalg.norm(W, axis=1, keepdims=True), 2.0)
+    kept, unbiased = [], 0
+    for seed in range(8):
+        ask, _ = rows(W, 8.0, seed)
+        sums = Answer(W.sum(axis=0) + 16 * rng.standard_normal(40), 16.0)
+        V, (shares, inside, total) = spectral.gram_subspace(ask, 40, 1, 0.9, noisy(8.0, 300), sums)
+        kept.append(1 - loss(W, V))
+        same = math.isclose(inside.noise_scale, total.noise_scale / math.sqrt(40))
+        assert not (same and shares.any())
+        unbiased += same
+    assert np.mean(kept) > 0.7 and unbiased >= 2
+
+
 def test_noisy_numbers_are_drawn_to_their_mean_as_far_as_noise_scatters_them(rng):
     alike = spectral.about_common(5.0 + rng.standard_normal(1000), 1.0)
     assert alike @ np.full(1000, 1000**-0.5) > 0.999
@@ -205,7 +221,7 @@ def test_what_is_chosen_is_about_as_good_as_the_leading_vectors_or_better(make):
 
 def test_axes_are_chosen_where_nothing_but_the_diagonal_can_be_read(rng):
     sizes = 40 * np.arange(1, 201.0) ** -0.3
-    A, known = with_noise(np.diag(sizes), 10.0, rng), [lambda *_: spectral.axes(sizes, 4)]
+    A, known = with_noise(np.diag(sizes), 10.0, rng), spectral.axes(sizes, 4)
     found = spectral.chosen_subspace(A, 10.0, 4, known)
     assert set(np.flatnonzero(found.any(axis=1))) == {0, 1, 2, 3}
 

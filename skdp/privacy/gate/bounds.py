@@ -357,11 +357,14 @@ class PrivacyBudget:
         return "pure" if self.pure else "gaussian"
 
 
-def check_later_releases(query: Any, budget: PrivacyBudget, left_open: tuple[Loss, ...]) -> None:
+def check_later_releases(
+    query: Any, budget: PrivacyBudget, left_open: tuple[Loss, ...],
+    sigma: float = noise.EFFECTIVE_SIGMA,
+) -> None:  # fmt: skip
     """Refuse a budget that rounding may use up once a part is paid, by the public shape."""
     if left_open:  # its first releases take half of epsilon at most
         budget = PrivacyBudget(budget.epsilon, left_open[-1].value, budget.epsilon / 2)
     n, side = getattr(query, "n_features", 1), min(getattr(query, "shape", (0,)))
-    slack = query.rounding * (10 * math.sqrt(n) + min(side, MOST_DENSE))  # moments, of a matrix
+    slack = query.rounding * (10 * math.sqrt(max(n, 4)) + min(side, MOST_DENSE))  # moments
     if budget.mu > 0:
-        _room(Bound("all parts of a fit", (n,), 1.0), 1.0, slack, budget.mu * noise.EFFECTIVE_SIGMA)
+        _room(Bound("all parts of a fit", (n,), 1.0), 1.0, slack, budget.mu * sigma)

@@ -280,7 +280,8 @@ class PrivacyLedger:
         refused, first = (for_budget or rejected)[0]
         raise refused(
             f"{len(rejected)} fit(s) inside this PrivacyLedger were rejected, and the calling code "
-            f"hid the errors (a grid search makes them nan scores). First: {first}"
+            "hid the errors (a grid search makes them nan scores). Catch them outside the block. "
+            f"First: {first}"
         )
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -439,7 +440,7 @@ class PrivacyLedger:
 
     def _in_file(self) -> Registry:
         if not isinstance(self._book, FileBook):
-            raise ValueError("only a PrivacyLedger with a 'path' keeps its history.")
+            raise ValueError("only a PrivacyLedger with a 'path' keeps its history: use report().")
         return read_registry(self._book.path)
 
     @property

@@ -25,7 +25,8 @@ def test_the_step_makes_the_claimed_change_equal_mu_sigmas(mu, l2, cross, slack)
 
 def test_laplace_step_makes_the_claimed_change_equal_epsilon_scales():
     step = laplace_step(VECTOR, 0.3)
-    assert 1 - 1e-9 <= VECTOR.l1_steps(step) / (0.3 * noise.LAPLACE_SCALE) <= 1.0
+    loss = VECTOR.l1_steps(step) / (0.3 * noise.LAPLACE_SCALE)
+    assert 1 - 1e-9 <= loss <= 1 - 7e-13  # so sums of epsilons may be rounded
     assert laplace_step(VECTOR._replace(min_step=2 * step), 0.3) == 2 * step
 
 

@@ -81,7 +81,7 @@ def test_history_has_every_change(both):
     assert set(history.dataset) == {"patients"}
     assert (history["at"].str.len() == 25).all()  # UTC, to the second
     assert "took nothing" not in visits.history().to_html()
-    refuses(ValueError, "keeps its history", PrivacyLedger(1, 1e-6).history)
+    refuses(ValueError, r"history: use report\(\)", PrivacyLedger(1, 1e-6).history)
 
 
 def change(path, command, *values):

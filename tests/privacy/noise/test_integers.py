@@ -479,6 +479,8 @@ def test_a_flip_is_as_likely_as_epsilon_asks(epsilon):
     rate = noise.flip_rate(epsilon)
     p = noise.chance_of_flip(rate)
     assert p >= 1 / (1 + math.exp(epsilon)) * (1 - 1e-12)
+    least = noise.LAPLACE_SCALE * math.log1p(math.exp(-epsilon))
+    assert rate >= least * (1 + 7e-13)  # so sums of epsilons may be rounded
     assert p < 0.5
     if rate > 1:
         assert noise.chance_of_flip(rate - 1) <= 1 / (1 + math.exp(epsilon)) * (1 + 1e-9)
