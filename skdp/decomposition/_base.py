@@ -307,22 +307,18 @@ def default_oversamples(k):
 
 def row_subspace(
     session, ask, route, d, k, shares, noise,
-    *, n_iter, n_oversamples, sums=NOTHING, sparse=False, last=0.0,
+    *, n_iter, n_oversamples, sums=NOTHING, sparse=False,
 ):  # fmt: skip
     """Return the leading subspace (d x k) by a route.
-
-    `last` is the share of a product that follows a whole moment, taken from that of the moment.
 
     Also return column sums (given, or released by the route), and what a whole moment shows (None
     if there is no such moment).
     """
     share = shares["subspace"]
     if route == "gram":
-        share += -last or shares["spectrum"]  # the moment itself shows what directions hold
+        share += shares["spectrum"]  # the moment itself shows what directions hold
         V, shown = spectral.gram_subspace(ask, d, k, share, noise, sums if sparse else NOTHING)
-        if not last:
-            return V, sums, shown
-        return spectral.power_subspace(ask, V, k, [last], noise), sums, None
+        return V, sums, shown
     if route == "screened" and noise.psd:
         return *spectral.screened_subspace(ask, d, k, share, noise), None
     extra = default_oversamples(k) if n_oversamples == "auto" else n_oversamples

@@ -113,15 +113,9 @@ class RowComponentsMixin:
         """Release the leading subspace about the centre, its Ritz values and the total."""
         d, k = len(centre.mean), self.n_components
         ask, noise, bias = centre.rows, centre.noise, centre.noise.mean_noise_bias
-        product_share = 0.0
-        if self.svd_solver == "auto" and noise.psd:
-            # With many more columns than a moment is accurate for, products are more accurate.
-            best = spectral.kept_columns(noise.n * math.sqrt(shares["subspace"]) / noise.psd, d, k)
-            if spectral.kept_columns(0.0, d, k) < best < d:
-                product_share = (1 - spectral.MOMENT) * shares["subspace"]
         V, _, shown = _base.row_subspace(
             session, ask, route, d, k, shares, noise,
-            n_iter=self.iterated_power, n_oversamples="auto", last=product_share,
+            n_iter=self.iterated_power, n_oversamples="auto",
         )  # fmt: skip
         values, vectors, total = _base.held_by(self, ask, V, shares, shown, bias, centre.beyond)
         total_square, rank = float(total.value), self._rank(noise.n, d)
@@ -174,10 +168,9 @@ class DPPCA(
 "screened"}, default="auto"
         "gram" (and "full", "covariance_eigh", "arpack") releases the Gram matrix. "power" (and
         "randomized") takes power steps. "screened" starts them at the mean and at the Gram matrix
-        of the columns with the largest sums. "auto" chooses by public shapes. If the Gram matrix
-        has too many columns to be accurate, a power step follows it. If the whole spectrum is
-        needed (`n_components` is not an int, or above a third of the features), one Gram matrix
-        receives the budget of subspace and spectrum.
+        of the columns with the largest sums. "auto" chooses by public shapes. If the whole
+        spectrum is needed (`n_components` is not an int, or above a third of the features), one
+        Gram matrix receives the budget of subspace and spectrum.
     tol : float, default=0.0
         No effect: a fit never stops early on private values.
     iterated_power : int or "auto", default="auto"

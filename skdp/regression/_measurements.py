@@ -18,7 +18,6 @@ from skdp.data.records import MAX_ROWS
 from skdp.data.units import in_memory
 from skdp.data.views import RecordForm
 from skdp.queries.columns import ColumnQuery
-from skdp.queries.curvature import public_curvature
 from skdp.regression._linear import LinearPredictor
 from skdp.solvers.columns import find_center
 from skdp.solvers.postprocess import drawn
@@ -30,7 +29,6 @@ from skdp.solvers.whitening import (
     Whitening,
     energies,
     mixing,
-    through_design,
     trace_attributes,
     whitening,
 )
@@ -244,14 +242,6 @@ def _is_covariance(matrix, d, least=0.0):
 def searches_covariance(estimator):
     """Return whether the covariance of X costs budget; it is public for the unit "label"."""
     return isinstance(estimator.measurement_covariance, str) and not unit_of(estimator).of_targets
-
-
-def curvature_of(query, design, centre, bias):
-    """Return the function that computes the curvature if X is public (unit "label"), else None."""
-    if not query.unit.of_targets:
-        return None
-    public_query = through_design(query, design).augmented(centre, bias)
-    return lambda U, S, V, *, radius: public_curvature(public_query.tangent(U, S, V), radius)
 
 
 def _full_design(design, size, sparse):

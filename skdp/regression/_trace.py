@@ -290,9 +290,8 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         else:
             if stage is not None:
                 facts, ask = stage.facts, stage.residuals(ask)
-            curvature = _measurements.curvature_of(query, design, centre.value, bias)
             ask = through_design(ask, design).augmented(centre.value, bias)
-            fit = fit_trace(ask, facts, curvature)
+            fit = fit_trace(ask, facts)
         share = shares["calibration"]
         return _measurements.calibrated(ask, fit, facts, design, stage, centre, share, place)
 

@@ -36,10 +36,9 @@ _PARTS = {
 _RAISES = np.power(FAR, np.arange(2 ** (_PARTS["raise"][1] - 1)))
 # Sizes of ranks, relative to half of the rows: if the mean of a stage is larger than _ONE_SIDED, a
 # column may be narrower than a cell; a point with less than _BALANCED is about its median. A random
-# interval holds a multiple of _ROUNDNESS times its width with probability 1 / _ROUNDNESS. Posterior
-# quantiles: very round numbers are searched for from _TAIL to 1 - _TAIL; a range of clear ranks
-# ends at _UPPER.
-_ONE_SIDED, _BALANCED, _ROUNDNESS, _TAIL, _UPPER = 0.9, 0.1, 16, 0.1, 0.95
+# interval holds a multiple of _ROUNDNESS times its width with probability 1 / _ROUNDNESS. Very
+# round numbers are searched for between the posterior quantiles _TAIL and 1 - _TAIL.
+_ONE_SIDED, _BALANCED, _ROUNDNESS, _TAIL = 0.9, 0.1, 16, 0.1
 _MEDIANS, _SCALES = ("bin", "near", "nearer"), ("scale", "part", "raise")
 
 
@@ -206,15 +205,6 @@ def count_rows(ask: AsksColumns, shares: Sequence[float]) -> tuple[float, list[f
     return released_count(*ask.count(share=count)), [shares[0] - count, *shares[1:]]
 
 
-def rows_for_scales(d: int, noise: float) -> float:
-    """Return about how many rows show the scales of d columns; `noise` is that of one count.
-
-    See `Likelihood.enough`: a rank moves by half for each column.
-    """
-    part, questions = _PARTS["scale"]
-    return CLEAR * math.sqrt(d * questions / part) * noise
-
-
 class _Medians(NamedTuple):
     """What the search found about the median of each column.
 
@@ -267,13 +257,9 @@ def _medians(
     """
     if within is None:
         _search(first, partial(ask.distances, np.zeros(len(half))), "bin", unit)
-        # If ranks are significant, several bins remain only because the number of queries is fixed.
-        # Then the prior, that scales of columns are similar, should not choose among them. A scale
-        # about 0 that was not found is the posterior median.
-        clear = np.minimum(-first.lowest, first.highest) > 4 * CLEAR
-        within = np.where(clear, first.high_end(_UPPER), first.high_end(0.75))
+        # A scale about 0 that was not found is the posterior median.
         seen = first.found() | (first.faintest > 2 * CLEAR)  # all ranks may be of one sign
-        within = np.where(seen, within, first.high_end(0.5))
+        within = np.where(seen, first.high_end(0.75), first.high_end(0.5))
     grid = _search(steps(within), ask.grid, "near", unit)
     for n_left in (2, 1, 0):
         grid = _search(grid.zoomed(), ask.grid, "nearer", unit)
@@ -336,9 +322,6 @@ def _scales_about(
     cells = size.points.shape[1]
     raised, far, differ = _raised(about, middle, cells, *_PARTS["raise"], unit, limit, tails)
     factor = np.take(_RAISES, raised)
-    # For a narrow column far from 0 all queried points may lie above its scale. If significantly
-    # many entries differ from the centre, the point that few of them exceed serves as a scale.
-    found |= (center != 0) & (differ.value > 4 * CLEAR * differ.noise_scale)
     spread = size.points[np.arange(d), middle] * factor
     noise = likelihood.noise_scale * math.sqrt(np.divide(*_PARTS["scale"]))
     # `placed` below: a scale smaller than the uncertainty of the centre may be an offset from it.

@@ -283,7 +283,7 @@ _ONE_MOMENT = 3  # times as many columns are best where there are no tangent rou
 _SCREENED_LEVEL = 60.0  # DIRECTION_LEVEL of sparse rows: their directions bear more clipping
 # Of the subspace, for sums of columns; of the rest, for the moment; of its signal, for the number
 # of its columns: products reach all others.
-_SUMS, MOMENT, _FEWER = 0.1, 0.55, 2 / 3
+_SUMS, _MOMENT, _FEWER = 0.1, 0.55, 2 / 3
 
 
 def kept_columns(signal: float, d: int, k: int) -> int:
@@ -307,7 +307,7 @@ def screened_subspace(
     candidates.
     """
     sums = ask.sums(share=_SUMS * share)
-    first, last = MOMENT * (1 - _SUMS) * share, (1 - MOMENT) * (1 - _SUMS) * share
+    first, last = _MOMENT * (1 - _SUMS) * share, (1 - _MOMENT) * (1 - _SUMS) * share
     n = kept_columns(_FEWER * noise.n * math.sqrt(first) / noise.psd, d, k)
     order = np.argsort(-np.abs(sums.value), kind="stable")[:n]
     rows, first = suited_rows(ask.columns(order), 2 * n, first, noise, _SCREENED_LEVEL)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -214,42 +214,6 @@ def private_median(
     return find_between(rank, between, FINER, FINER * rank_share)
 
 
-# Newton steps of a low-rank regression whose measurement matrices X are public (unit "label").
-#
-# A change m of M changes the sum of clipped contributions by about H m, where the curvature H
-# depends on X alone and is public. So the inverse of H turns a noisy gradient into a step, whatever
-# the distribution of X is. With private X only the average curvature is known.
-
-
-# (U, S, V, radius=) -> the public sum of b z z' at U S V' and the median norm, by
-# `queries.curvature`; None if unknown.
-PublicCurvature: TypeAlias = Callable[..., tuple[FloatArray, float] | None]
-
-
-def curved_step(
-    H: FloatArray, length: float, facts: TraceFacts, *, noise: float, sd: float
-) -> tuple[FloatArray, float, float]:
-    """Return the damped Newton step for a public curvature H of records of median norm `length`.
-
-    It is a linear map from noisy gradients to steps. With it, the variance of an entry of the step
-    due to noise of scale 1, and that due to residuals of variance 1.
-
-    The error of M explains at most the residuals' standard deviation `sd`, so its q coordinates are
-    about sd / length each. Directions in which the noise exceeds that are damped (Wiener filter).
-    The tangent coordinates are redundant: r^2 of them are always zero.
-    """
-    q = facts.tangent_size
-    w, Q = np.linalg.eigh(H)
-    stiff = np.maximum(w, 0.0) + 2 * float(np.trace(H)) / facts.n
-    damping = (noise * length / sd) ** 2 if sd > 0 else 0.0
-    gain = 1 / (stiff + damping / stiff)
-    size, idle = len(H) - bool(facts.bias), facts.rank**2
-    seen = (Q[:size] ** 2).sum(axis=0)
-    seen[:idle] = 0.0  # the smallest are those of no coordinate
-    by_noise, by_sampling = seen @ gain**2, seen @ (gain**2 * np.maximum(w, 0))
-    return -(Q * gain) @ Q.T, float(by_noise) / q, float(by_sampling) / q
-
-
 # -- the descent --------------------------------------------------------------------------
 
 
@@ -278,10 +242,9 @@ class Point(NamedTuple):
 class _Descent:
     """The state of one descent; all of it is public."""
 
-    def __init__(self, ask: AsksTrace, facts: TraceFacts, public: PublicCurvature | None) -> None:
+    def __init__(self, ask: AsksTrace, facts: TraceFacts) -> None:
         self.ask = ask
         self.facts = facts
-        self.public = public
         self.levels: list[float] = []
         self.points: list[Point] = []
         self.sds: list[float] = []
@@ -376,13 +339,7 @@ class _Descent:
     def _move(self, gradient: FloatArray, noise: float, c: float) -> FloatArray:
         """Return the step for a noisy gradient; store its variance due to noise and to sampling."""
         facts, q, b = self.facts, self.facts.tangent_size, bussgang(c)
-        known = self.public and self.public(*self.point.factors, radius=_Z * c)
         sd = self.median / facts.length(q)
-        if known:
-            matrix, by_noise, by_sampling = curved_step(*known, facts, noise=noise, sd=sd)
-            self.variances.append(by_noise * noise**2)
-            self.sampling = sd * math.sqrt(_clipped_variance(c) / b * by_sampling)
-            return np.asarray(matrix @ gradient)
         rate = -1 / (1 + 2 * q * facts.spread / facts.n) / (b * facts.lam * facts.n)
         self.variances.append((noise * rate) ** 2)
         self.sampling = sd * math.sqrt(_clipped_variance(c) / (facts.information * facts.n)) / b
@@ -435,12 +392,9 @@ def zero_fit(shape: tuple[int, int], rank: int, reason: str) -> TraceFit:
     return TraceFit(U, np.zeros(rank), V, 0.0, (), math.inf, reason)
 
 
-def fit_trace(ask: AsksTrace, facts: TraceFacts, public: PublicCurvature | None = None) -> TraceFit:
-    """Return the estimate, from an initial release and `max_iter` gradient releases.
-
-    `public` returns the curvature if X is public; then steps are Newton steps (`curved_step`).
-    """
-    run = _Descent(ask, facts, public)
+def fit_trace(ask: AsksTrace, facts: TraceFacts) -> TraceFit:
+    """Return the estimate, from an initial release and `max_iter` gradient releases."""
+    run = _Descent(ask, facts)
     try:
         run.start()
         for index in range(facts.max_iter):

@@ -20,7 +20,9 @@ from skdp.solvers.trace import FINER, PASSES, TraceFit, private_median
 
 
 _BELOW_ONE = 1 - 1e-6  # norm of a mix: its grid adds less
-_LEAST = 0.02  # of the mean variance: directions that vary less are not enlarged to it
+# Of the mean variance, of noisy moments and of public ones: directions that vary less are not
+# enlarged to it.
+_LEAST, _LEAST_PUBLIC = 0.02, 1e-3
 _CUT = 2.0  # medians, or deviations, at which what a record adds is cut
 
 
@@ -55,7 +57,8 @@ def _whitener(moment: FloatArray, noise: float, mean: float) -> tuple[FloatArray
     signal = signal_share(float(np.sum(centred**2)), noise**2 * size)
     drawn = middle + signal * centred
     values, P = (drawn, None) if diagonal else np.linalg.eigh(drawn)
-    values = np.maximum(values, min(max(_LEAST * mean, signal * edge), mean))
+    least = (_LEAST if noise else _LEAST_PUBLIC) * mean
+    values = np.maximum(values, min(max(least, signal * edge), mean))
     roots = np.sqrt(values.min() / values)
     return roots if P is None else (P * roots) @ P.T, float(values.min())
 

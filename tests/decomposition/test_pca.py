@@ -12,7 +12,7 @@ from sklearn.preprocessing import normalize
 
 from skdp import DPPCA, DPIncrementalPCA, DPTruncatedSVD, UtilityWarning
 from skdp.exceptions import NoSignalWarning
-from skdp.testing import fixed_noise, record_transcript, replay_answers, seeded_entropy
+from skdp.testing import seeded_entropy
 from tools.outcomes import fitted_attributes, messages_of, refuses
 
 pytestmark = pytest.mark.filterwarnings(
@@ -353,17 +353,3 @@ def test_a_fit_that_learns_nothing_warns_about_the_given_bounds():
     said = "Also check 'clip_norm': bounds far too small or too large hide the data"
     with pytest.warns(NoSignalWarning, match=said):
         DPIncrementalPCA(2, clip_norm=1e3).partial_fit(X)
-
-
-def test_a_product_follows_a_moment_of_more_columns_than_many_rows_show(rng):
-    """How many they are is read off the released number."""
-    X = rng.standard_normal((2500, 3)) @ rng.standard_normal((3, 300))
-    X, model = X + rng.standard_normal(X.shape), DPPCA(3)
-    with fixed_noise(1), record_transcript() as answers:
-        seen = fitted_attributes(model.fit(X))
-    with fixed_noise(1), replay_answers(answers):
-        again = fitted_attributes(model.fit(X[:90]))
-    assert np.array_equal(seen["components_"], again["components_"])
-    fits = (seeded(3, data=X), seeded(3, data=X, svd_solver="gram"), seeded(3, data=X[:500]))
-    taken = ["tangent_product" in [line.name for line in pca.releases_] for pca in fits]
-    assert taken == [True, False, False]

@@ -2,19 +2,15 @@
 
 import itertools
 import math
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from scipy.special import erf
 
 from skdp.data import records
 from skdp.data.records import DenseRecords, FactoredRecords, SparseRecords
 from skdp.data.units import in_memory
-from skdp.queries.curvature import public_curvature
 from skdp.queries.records import RecordQuery
-from skdp.solvers.trace import curved_step
 from skdp.units import ADJACENCIES
 from tools.outcomes import refuses
 
@@ -563,64 +559,6 @@ def test_public_moments_of_the_label_unit(rng):
     found = query("dense", X, np.ones(200), "label", "replace").public_moments()
     expected = np.einsum("ijk,ilk->jl", Z, Z), np.einsum("ijk,ijl->kl", Z, Z)
     assert np.allclose(found, np.concatenate([part.ravel() for part in expected]), atol=0.1)
-
-
-@pytest.mark.parametrize("bias", [0.0, 0.7])
-@pytest.mark.parametrize("form", FORMS)
-def test_public_curvature_is_that_of_clipped_normal_residuals(form, bias, monkeypatch, rng):
-    monkeypatch.setattr("skdp.queries.curvature.MAX_ROWS", 2**7)  # they are read in several parts
-    A, B = rng.standard_normal((300, D1)), rng.standard_normal((300, D2))
-    A[:20] *= 50.0
-    A[7, 1] = np.nan
-    asked = query(form, (A, B), np.full(300, np.nan), "label", bias=bias)  # of X alone
-    found, length = public_curvature(asked.tangent(U, S, V), 0.8)
-    W1, W2 = (np.eye(D1), np.eye(D2)) if "whitened" not in form else DIAGONAL
-    if "whitened" in form and "csr" not in form:
-        W1, W2 = W
-    X = W1 @ (A[:, :, None] * B[:, None, :]) @ W2
-    left = U.T @ X @ (np.eye(D2) - V @ V.T)
-    parts = (X @ V).reshape(300, -1), left.reshape(300, -1), np.full((300, int(bias > 0)), bias)
-    z = np.delete(np.hstack(parts), 7, axis=0)
-    p = np.linalg.norm(z, axis=1)
-    assert length == pytest.approx(np.median(p), rel=1e-3)
-    expected = (z * erf(0.8 * length / p / math.sqrt(2))[:, None]).T @ z
-    assert np.linalg.norm(found - expected) < 2e-3 * np.linalg.norm(expected)
-    matrix, *_ = curved_step(found, length, Facts(300, R, bias), noise=0.0, sd=1.0)
-    assert np.all(np.linalg.eigvalsh(-matrix) >= 0)
-    order = rng.permutation(300)
-    other = query(form, (A[order], B[order]), np.ones(300), "label", bias=bias, n_jobs=2)
-    assert np.array_equal(public_curvature(other.tangent(U, S, V), 0.8)[0], found)
-
-
-class Facts(NamedTuple):
-    n: float
-    rank: int
-    bias: float
-    tangent_size: int = R * (D1 + D2 - R)
-
-
-def test_public_curvature_needs_labels_and_unmixed_records():
-    data = np.ones((9, D1)), np.ones((9, D2))
-    for adjacency in ADJACENCIES:
-        private = query("dense", data, np.ones(9), "row", adjacency).tangent(U, S, V)
-        refuses(ValueError, "private unless", public_curvature, private, 1.0)
-    assert public_curvature(query("mixed", data, np.ones(9), "label").tangent(U, S, V), 1.0) is None
-    nothing = query("dense", (0 * data[0], data[1]), np.ones(9), "label").tangent(U, S, V)
-    assert public_curvature(nothing, 1.0) is None
-
-
-def test_the_noise_of_a_step_of_known_curvature_is_right(rng):
-    """The stated variance of a step is right, and steps in noisy directions are damped."""
-    basis = np.linalg.qr(rng.standard_normal((R * (D1 + D2), R * (D1 + D2))))[0]
-    w = np.append(np.zeros(R * R), np.geomspace(10.0, 1000.0, R * (D1 + D2 - R)))
-    H, facts = (basis * w) @ basis.T, Facts(10**6, R, 0.0)
-    _, by_noise, by_sampling = curved_step(H, 1.0, facts, noise=0.0, sd=1.0)
-    used = w[R * R :]
-    assert by_noise == pytest.approx(np.mean(used**-2.0), rel=0.01)
-    assert by_sampling == pytest.approx(np.mean(1 / used), rel=0.01)
-    damped = -curved_step(H, 1.0, facts, noise=50.0, sd=1.0)[0] @ H
-    gains = np.diagonal(basis.T @ damped @ basis)[R * R :]
-    assert np.allclose(gains, used**2 / (used**2 + 50.0**2), atol=0.02)
 
 
 @pytest.mark.thorough
