@@ -21,6 +21,7 @@ from skdp.solvers.linalg import (
     detection_limit,
     orthonormal,
     shrunk,
+    signal_share,
     symmetric_noise_edge,
     top_eigenpairs,
 )
@@ -131,7 +132,7 @@ def fit_interactions(estimator, session, X, route):
         sums, noise, total = sums / scale, noise / scale, float(m)
         popular = orthonormal(np.column_stack([sums, spectral.axes(sums, k - 1)]))
         nothing = np.eye(m, k), np.zeros(k), popular  # next to the shrunk mean
-        _, values, V = _with_mean(*nothing, sums / m, noise / m, 0.0, False)
+        _, values, V = _with_mean(*nothing, sums / m, noise / m, 0.0)
         squares = values**2
     else:
         ask = session.ask(query.floored(floor))
@@ -336,7 +337,8 @@ def fit_entries(estimator, session, X, route):
     V = spectral.axes(means, k) if route == "sums" else V  # next to the mean
     if ritz is None and noise:
         of_cells = ask.noise_scale if route == "one_shot" else 0.0
-        U, values, V = _with_mean(U, values, V, means, noise, of_cells, unit.kind.symmetric)
+        graph = ask if unit.kind.symmetric else None
+        U, values, V = _with_mean(U, values, V, means, noise, of_cells, graph)
         total = total._replace(value=max(float(total.value), float(np.sum(values**2))))
     components = _base.components_of(V)
     signs = np.sign(np.sum(components.T * V, axis=0))
@@ -348,14 +350,15 @@ def fit_entries(estimator, session, X, route):
     return attributes | reason | {"left_singular_vectors_": U * signs, "n_samples_seen_": m}
 
 
-def _with_mean(U, values, V, means, noise, of_cells, symmetric):
+def _with_mean(U, values, V, means, noise, of_cells, graph=None):
     """Return triplets that begin with the mean of the rows, if it explains more than the first.
 
     If neither is found, the mean is the better guess, with the value 0, if the total exceeds the
     noise. Without negative entries, the largest singular value is near the norm of the sum of rows
     over sqrt(m), which has less noise. From a square x^2 and noise e on each of n columns its
-    direction shows x^4/(x^2 + n e^2); that of a symmetric matrix is known. A singular vector shows
-    (y^4 - m n s^4)/(y^2 + n s^2) of the square y^2, with noise of s on each of m x n cells.
+    direction shows x^4/(x^2 + n e^2). A singular vector shows (y^4 - m n s^4)/(y^2 + n s^2) of the
+    square y^2, with noise of s on each of m x n cells. In a `graph` the mean of flips is that of
+    degrees, of products the constant; values along both directions are compared.
     """
     (m, k), n, error = U.shape, len(V), math.sqrt(len(U)) * noise
     # In units of that noise, so that no square of a square overflows.
@@ -363,16 +366,28 @@ def _with_mean(U, values, V, means, noise, of_cells, symmetric):
     x, y, s = float(np.linalg.norm(means)) / noise, float(values[0]) / error, of_cells / error
     square = max(x**2 - n, 0.0)
     shown = max(square - CLEAR**2 * math.sqrt(2 * n), 0.0) ** 2 / x**2
-    if symmetric:
-        mean, square = first, max(float(means.sum()) / error, 0.0) ** 2
-        shown = square if square > CLEAR**4 else 0.0
     other = max((y**4 - m * n * s**4) / max(y**2 + n * s**2, 1e-300), 0.0)
+    if graph is not None:
+        mean, value = _by_degrees(graph, means, noise) if s else (first, float(means.sum()))
+        first, square = mean, max(value / error, 0.0) ** 2
+        shown, other = square * (square > CLEAR**4), other**2 / max(y**2, 1e-300)
     if shown <= other and (y or float(means.sum()) <= CLEAR * math.sqrt(n) * noise):
         return U, values, V
     apart = np.abs(mean.T @ V)[0] < 0.5  # both are of length 1
     order = np.argsort(~apart, kind="stable")[: k - 1]
     U, V = (_beginning_with(*each, order) for each in ((first, U), (mean, V)))
     return U, np.append(math.sqrt(square) * error * (shown > 0), (values * apart)[order]), V
+
+
+def _by_degrees(graph, means, noise):
+    """Return the direction of noisy degrees as a column, and a graph's value along it."""
+    deviations = means - means.mean()
+    kept = signal_share(float(deviations @ deviations), (len(means) - 3) * noise**2)
+    sizes = (means.mean() + kept * deviations)[:, None]
+    length = max(float(np.linalg.norm(sizes)), 1e-300)
+    value = float(np.sum(sizes * graph.right(sizes, share=0.0).value)) / length**2
+    # The degrees have the noise of the same release.
+    return sizes / length, value - 2 * kept * len(means) * noise**2 * float(sizes.sum()) / length**2
 
 
 def _beginning_with(first, W, order):
