@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 import scipy.special
-from sklearn import config_context
+from sklearn import config_context, get_config
 from sklearn.base import is_classifier, is_regressor
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import VotingRegressor
@@ -253,9 +253,12 @@ def fast_map(model, X, method):
     method : str
         "predict", "transform" or "reconstruct" (transform and back).
     """
-    if begins_proven(model, X):
-        by_block = _fast_map(model, method)
-        return by_block and partial(_by_block, by_block, width=model[-1].n_features_in_)
+    if n_proven := begins_proven(model, X):
+        head, linear = model[:n_proven], _fast_map(model[n_proven:], method)
+        if linear is None or method == "reconstruct":
+            return None
+        mapped = lambda rows: linear(_dense(as_numbers(head.transform(rows))))  # noqa: E731
+        return partial(_by_block, mapped, width=_widest(model))
     if hasattr(X, "iloc"):  # a data frame keeps the column names that the model was fitted with
         known = list(X.columns) == list(getattr(model, "feature_names_in_", ()))
     else:
@@ -266,18 +269,37 @@ def fast_map(model, X, method):
 
 
 def begins_proven(model, X):
-    """Whether proven steps take a frame, of anything, to a model of not too many columns."""
-    frame = hasattr(X, "iloc") and isinstance(model, Pipeline) and len(model) > 1
-    narrow = frame and getattr(model[-1], "n_features_in_", math.inf) <= GRAM_FEATURES
-    return narrow and _is_proven(model[0])
+    """Return how many proven steps take a frame of numbers and texts to what is not too wide.
+
+    In a column of another type, a missing entry changes how all others are read.
+    """
+    if not (hasattr(X, "iloc") and type(model) is Pipeline and _widest(model) <= GRAM_FEATURES):
+        return 0
+    plain = all(
+        kind.kind in "fiubO" if isinstance(kind, np.dtype) else kind.type is str
+        for kind in X.dtypes
+    )
+    heads = range(len(model) - 1, 0, -1) if plain else ()
+    return next((n for n in heads if _is_proven(model[:n], texts=not all_numbers(X))), 0)
 
 
-def _is_proven(step):
-    """Whether a step and its parts are in the table, and a row alone comes out as in a batch."""
+def _widest(pipeline):
+    """Return the largest number of columns that a step but the first takes."""
+    later = [step for _, step in pipeline.steps[1:] if step not in (None, "passthrough")]
+    return max((getattr(step, "n_features_in_", math.inf) for step in later), default=math.inf)
+
+
+def _is_proven(step, texts=False):
+    """Whether a step and its parts are in the table, and a row alone comes out as in a batch.
+
+    With `texts`, none may give a frame: pandas chooses a type for all rows of it.
+    """
     line = line_of(step)
-    if line is None or line.given or any(concerns(step)):
+    output = {**get_config(), **getattr(step, "_sklearn_output_config", {})}
+    framed = output.get("transform", output["transform_output"]) != "default"
+    if line is None or line.given or (texts and framed) or any(concerns(step)):
         return False
-    return all(part in _BARE or _is_proven(part) for _, part in parts_of(step))
+    return all(part in _BARE or _is_proven(part, texts) for _, part in parts_of(step))
 
 
 def as_numbers(X):
@@ -358,9 +380,9 @@ def _fast_map(model, method):
     if type(model) is DPTraceRegressor and method == "predict":
         coef = np.asarray(model.coef_, np.float64).reshape(-1, 1)
         return lambda X: _products(X, coef)[:, 0] + model.intercept_
-    if (_is_proven(model) or type(model) is DPStandardScaler) and method == "transform":
+    if type(model) in (RowClipper, PublicScaler, DPStandardScaler) and method == "transform":
         # Entry by entry, and sums along rows; `set_output` makes a frame of them.
-        return lambda X: _dense(as_numbers(model.transform(X)))
+        return lambda X: np.ascontiguousarray(model.transform(X), np.float64)
     if type(model) in (DPRidge, DPRidgeClassifier) and method == "predict":
         classes = getattr(model, "classes_", None)
         finish = np.asarray if classes is None else partial(best_label, classes=classes)

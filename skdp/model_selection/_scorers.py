@@ -370,8 +370,8 @@ def make_private_scorer(
     Notes
     -----
     Losses are computed row by row, so that no bit depends on other rows, as it does in a batched
-    prediction. This is fast for the linear models of this package, also behind steps that
-    `check_pipeline` has proven, and takes 0.1 to 10 ms per row for others.
+    prediction. This is fast for the linear models of this package, also for data frames of numbers
+    and text behind steps that `check_pipeline` has proven. Others take 0.1 to 10 ms per row.
 
     Examples
     --------

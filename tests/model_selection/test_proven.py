@@ -25,7 +25,7 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
-from skdp import DPPCA, DPRidge, DPRidgeClassifier, DPTraceRegressor, check_pipeline
+from skdp import DPPCA, DPRidge, DPRidgeClassifier, DPTraceRegressor, DPTruncatedSVD, check_pipeline
 from skdp.model_selection import PrivateScorer, _proven, _scorers
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 
@@ -491,6 +491,60 @@ def test_other_steps_before_a_model_are_scored_row_by_row():
     ):
         model = make_pipeline(ColumnTransformer([("n", step, ["n"])], sparse_threshold=0), ridge)
         assert _proven.fast_map(model.fit(X, X["n"]), X, "predict") is None
+
+
+BIG = [2**53, 2**53 + 1]
+TYPES = {
+    "category": (FunctionTransformer(np.tanh, validate=True), "default",
+                 pd.Categorical.from_codes([0, 1, -1], categories=np.array([1, 2], np.int8))),
+    "nullable": (make_pipeline(
+        FeatureUnion([("n", "passthrough")]),
+        OneHotEncoder(categories=[BIG], handle_unknown="ignore"),
+    ), "default", pd.array([*BIG, None], "Int64")),
+    "objects in a frame": (IMPUTER, "pandas", np.array(
+        [np.datetime64(1, "D"), 0.5, None], object)),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", TYPES)
+def test_types_that_follow_from_all_rows_are_scored_row_by_row(kind):
+    step, output, column = TYPES[kind]
+    known = pd.array(BIG, "Int64") if kind == "nullable" else np.arange(2.0)
+    X = pd.DataFrame({"n": known.repeat(20)})
+    head = ColumnTransformer([("n", step, ["n"])], sparse_threshold=0)
+    ridge = DPRidge(epsilon=9.0, clip_norm=2.0, target_bounds=(0, 9))
+    model = make_pipeline(head.set_output(transform=output), ridge).fit(X, np.arange(40) // 20)
+    scorer, X = PrivateScorer("squared_error", (0.0, 81.0)), pd.DataFrame({"n": column})
+    losses = scorer._losses_of(model, X, np.zeros(3))()
+    for i in range(3):
+        for rows in ([i], [0, i], [1, i]):
+            found = scorer._losses_of(model, X.iloc[rows], np.zeros(len(rows)))()
+            np.testing.assert_array_equal(losses[rows], found)
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_rows_of_many_columns_are_not_joined_behind_proven_steps(monkeypatch):
+    X = mixed_frame(40).fillna(0.0)
+    head = ColumnTransformer([("x", PublicScaler((-1, 1)), list("abc"))], sparse_threshold=0)
+    ridge = DPRidge(epsilon=9.0, clip_norm=2.0, target_bounds=(0, 9))
+    model = make_pipeline(head, DPTruncatedSVD(1, clip_norm=1.0), ridge).fit(X, X["n"])
+    assert _proven.fast_map(model, X, "predict").keywords == {"width": 3}
+    monkeypatch.setattr(_proven, "GRAM_FEATURES", 2)
+    assert _proven.fast_map(model, X, "predict") is None
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+@pytest.mark.parametrize("form", [pd.DataFrame, np.asarray])
+def test_texts_between_steps_are_scored_as_they_are_predicted(form):
+    X = form(np.resize(np.array([["north"], [np.nan], ["south"]], object), (40, 1)))
+    y = np.resize([0.0, 1.0, 9.0], 40)
+    ridge = DPRidge(epsilon=9.0, clip_norm=2.0, target_bounds=(0, 9))
+    gaps = SimpleImputer(strategy="constant", fill_value="", keep_empty_features=True)
+    model = make_pipeline(gaps, clone(REGIONS), ridge).fit(X, y)
+    losses = PrivateScorer("squared_error", (0.0, 81.0))._losses_of(model, X, y)()
+    np.testing.assert_allclose(losses, (y - model.predict(X)) ** 2)
+    assert (_proven.fast_map(model, X, "predict") is None) == (form is np.asarray)
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
