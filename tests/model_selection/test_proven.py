@@ -435,7 +435,7 @@ def mixed_frame(n, seed=0):
     X["b"] = X["b"].astype(np.float32)
     for column, top in (("a", 1e308), ("b", 3e38), ("c", -1e308)):
         for place, value in enumerate([np.nan, top, -top, top / 1e300 / 1e300, 0.0]):
-            X.loc[rng.integers(n) if place else 0, column] = value
+            X.loc[rng.integers(1, n) if place else 0, column] = value
     X["n"], X["r"] = rng.integers(0, 9, n), rng.choice(["north", "south", "", "else"], n)
     X["t"] = [" ".join(rng.choice(WORDS, 4)) for _ in range(n)]
     return X
