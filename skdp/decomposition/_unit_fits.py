@@ -381,13 +381,15 @@ def _with_mean(U, values, V, means, noise, of_cells, graph=None):
 
 def _by_degrees(graph, means, noise):
     """Return the direction of noisy degrees as a column, and a graph's value along it."""
-    deviations = means - means.mean()
-    kept = signal_share(float(deviations @ deviations), (len(means) - 3) * noise**2)
-    sizes = (means.mean() + kept * deviations)[:, None]
+    sizes = means / noise
+    deviations = sizes - sizes.mean()
+    kept = signal_share(float(deviations @ deviations), len(sizes) - 3)
+    sizes = (sizes.mean() + kept * deviations)[:, None]
     length = max(float(np.linalg.norm(sizes)), 1e-300)
-    value = float(np.sum(sizes * graph.right(sizes, share=0.0).value)) / length**2
+    mean = sizes / length
+    value = float(np.sum(mean * graph.right(mean, share=0.0).value))
     # The degrees have the noise of the same release.
-    return sizes / length, value - 2 * kept * len(means) * noise**2 * float(sizes.sum()) / length**2
+    return mean, value - 2 * kept * noise * len(mean) / length * float(mean.sum())
 
 
 def _beginning_with(first, W, order):
