@@ -98,9 +98,42 @@ def table(n, k, gap, degree, spread):
     )
 
 
+def uneven_degrees(n, k):
+    """Log-normal propensities, no groups: the graph itself, which its degrees nearly are."""
+    rng = np.random.default_rng(0)
+    size = rng.lognormal(0, 0.8, n)
+    upper = np.triu(rng.random((n, n)) < np.minimum(24 / n * np.outer(size, size), 1.0), 1)
+    A = sp.csr_array((upper + upper.T).astype(float))
+
+    def by_degree(epsilon):  # and the nodes with the most edges
+        scale = np.sqrt(2) / mu_from_epsilon_delta(epsilon, DELTA)
+        degrees = A.sum(axis=1) + scale * rng.standard_normal(n)
+        return np.vstack([degrees, np.eye(n)[np.argsort(-degrees)[: k - 1]]])
+
+    def flips(epsilon):
+        flipped = baselines.randomised_response(A, min(epsilon, 700.0), rng)
+        values, vectors = np.linalg.eigh(flipped)
+        return vectors[:, np.argsort(-np.abs(values))[:k]].T
+
+    def ours(route):
+        options = {"privacy_unit": "edge", "algorithm": route}
+        return lambda e: DPTruncatedSVD(k, epsilon=e, **options).fit(A).components_
+
+    methods = {
+        "released degrees": by_degree,
+        "randomised response": flips,
+        "DPTruncatedSVD": ours("auto"),
+        "DPTruncatedSVD, power": ours("power"),
+    }
+    degree = A.nnz / n
+    title = f"edge unit, {n} nodes of mean degree {degree:.0f}, which differ, k={k}, captured"
+    matrices.compare(title, methods, matrices.Moment(A, k), ours=["DPTruncatedSVD"])
+
+
 def tables(full):
     """Tables for ``python -m benchmarks``."""
     matrices.QUICK = not full
+    yield from shown(lambda: uneven_degrees(*((1500, 3) if full else (400, 3))))
     for case in FULL if full else QUICK:
         yield from shown(lambda case=case: table(*case))
 

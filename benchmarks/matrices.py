@@ -126,7 +126,7 @@ class Moment:
 
 
 def wide_rows():
-    """Wide sparse rows of length 1: few columns hold most, or nearly all hold something."""
+    """Sparse rows of length 1: few columns hold most, or nearly all hold something; few rows."""
     m, n = sized((16_000, 19_000), (3000, 1000))
     sets = {
         "few factors": make_interactions(m, n, 25 * m, 20, random_state=0),
@@ -135,6 +135,8 @@ def wide_rows():
     }
     for name, R in sets.items():
         row_table(f"{name}, {m} x {n}", normalize(R), sized(16, 10), apart=name == "few factors")
+    few = make_user_items(250, 60, 8, 4, random_state=0)
+    row_table("few sparse rows, 250 x 60", normalize(few), 2)
 
 
 def review_site(m, n):
