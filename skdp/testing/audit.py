@@ -397,8 +397,10 @@ def _score(first: Transcript, low: list[np.ndarray], high: list[np.ndarray]) -> 
     """Log-likelihood ratio of the transcript (of the neighbour against the first data set)."""
     total = 0.0
     for opening, a, b in zip(first, low, high, strict=True):
-        if opening.total is None or opening.step == 0.0:
-            total += _choice_score(opening, a, b)
+        if opening.step == 0.0:
+            continue
+        if opening.bound.cells or opening.total is None:
+            total += (_flip_score if opening.bound.cells else _choice_score)(opening, a, b)
             continue
         public = np.asarray(opening.value) / opening.step
         scale = opening.noise_scale / opening.step
@@ -411,9 +413,13 @@ def _score(first: Transcript, low: list[np.ndarray], high: list[np.ndarray]) -> 
     return total
 
 
+def _flip_score(opening: RecordedRelease, a, b) -> float:
+    ones = np.ravel_multi_index(opening.value.nonzero(), opening.bound.shape)
+    nearer = np.setxor1d(ones, a).size - np.setxor1d(ones, b).size
+    return nearer * opening.loss.value / opening.bound.cells
+
+
 def _choice_score(opening: RecordedRelease, a, b) -> float:
-    if opening.step == 0.0:
-        return 0.0
     rate = opening.step / opening.noise_scale
 
     def log_probability(scores):

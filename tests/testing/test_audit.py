@@ -9,7 +9,7 @@ from scipy.special import ndtri
 from scipy.stats import beta
 from sklearn.decomposition import PCA
 
-from skdp import DPPCA
+from skdp import DPPCA, DPTruncatedSVD
 from skdp.privacy.gate import session as gate
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.noise.words import make_source
@@ -305,6 +305,15 @@ def test_statistical_audit_of_a_choice():
     with seeded_entropy(5):
         report = audit(choosing, (np.zeros(4), np.array([1.0, 1.0, -1.0, -1.0])), 200)
     assert math.isnan(report.claimed_mu) and not report.flagged
+
+
+@pytest.mark.thorough
+def test_statistical_audit_of_flipped_cells():
+    one, options = np.eye(2), {"privacy_unit": "entry", "algorithm": "one_shot", "delta": 0}
+    svd = DPTruncatedSVD(1, unit_bound=(0, 1), epsilon=3.0, **options)
+    with seeded_entropy(6):
+        report = audit(svd, (one, one + [[0, 1], [0, 0]]), 60).check()
+    assert math.isnan(report.claimed_mu) and 0.5 < report.epsilon_bound <= 3.0
 
 
 # -- bounds of the privacy parameter from many runs ------------------------------------------------
