@@ -220,9 +220,7 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
         return self.start == "exponential"
 
     def _candidates_of(self, d):
-        """Return the public candidates as orthonormal columns; None of "pairs"."""
-        if self.start != "exponential":
-            return None
+        """Return the public candidates of "exponential" as orthonormal columns."""
         if self.candidates is None and self.n_components == 1 and d <= 4:
             return line_net(d, 1000)
         found = np.asarray([] if self.candidates is None else self.candidates, np.float64)
