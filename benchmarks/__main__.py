@@ -45,24 +45,9 @@ def run_here(name, full, target):
     with threadpool_limits(1), open(target, "w", encoding="utf-8") as file:
         module = importlib.import_module(name)
         warnings.simplefilter("ignore")
-        for table in tables_of(module, name, full):
+        for table in module.tables(full):
             file.write(json.dumps(table.as_dict()) + "\n")
             file.flush()
-
-
-def tables_of(module, name, full):
-    """Return what ``tables(full)`` yields; without it, what the module prints as a script."""
-    if hasattr(module, "tables"):
-        return module.tables(full)
-    from report import Table, printed
-
-    if not hasattr(module, "main"):
-        return [Table(name, notes=[f"benchmarks/{name}.py has neither tables(full) nor main()."])]
-    quick = "--quick" in Path(module.__file__).read_text(encoding="utf-8")
-    if not full and not quick:
-        return [Table(name, notes=[f"benchmarks/{name}.py runs with --full only."])]
-    sys.argv = [name] if full else [name, "--quick"]
-    return printed(name, module.main)
 
 
 # -- the whole ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import time
 from functools import partial
 
 import numpy as np
-from report import run_sections, show, shown
+from report import run_sections, show, sized, tables_of
 from sklearn.datasets import load_digits
 
 from skdp import DPLowRankFactorizer
@@ -98,11 +98,11 @@ def cells(A, k, error, *args, epsilon=1.0, **params):
     return [f"{middle:.0f}", f"{middle / reference(A, k, epsilon):.2f}"]
 
 
-def sizes(quick):
+def sizes():
     """Error against n (rank 10, t=40, v=160, epsilon 1)."""
     two = {"method": "two_sketch", "sketch_size": (40, 160)}
     table = []
-    for n in (250, 500) if quick else (250, 500, 1000, 2000):
+    for n in sized((250, 500, 1000, 2000), (250, 500)):
         A = low_rank(n, n, 10)
         errors = {
             "two_sketch": typical(A, 10, skdp_error, **two),
@@ -127,19 +127,19 @@ def sizes(quick):
     show(sizes.__doc__, ["n", "method", "error", "/ reference", "/ two-pass HR"], table, note)
 
 
-def ranks(quick):
+def ranks():
     """Error against k (800 x 800, two sketches of default sizes, epsilon 1)."""
     table = [
         [k, *cells(low_rank(800, 800, k), k, skdp_error, method="two_sketch")]
-        for k in ((1, 5) if quick else (1, 2, 5, 10, 20, 50))
+        for k in sized((1, 2, 5, 10, 20, 50), (1, 5))
     ]
     show(ranks.__doc__, ["k", "error", "/ reference"], table)
 
 
-def budgets(quick):
+def budgets():
     """Error against epsilon (1000 x 800, rank 10, t=80), next to two-pass Hardt and Roth."""
     A, table = low_rank(1000, 800, 10), []
-    for epsilon in (1.0,) if quick else (0.25, 0.5, 1.0, 2.0, 4.0, 8.0):
+    for epsilon in sized((0.25, 0.5, 1.0, 2.0, 4.0, 8.0), (1.0,)):
         options = {"method": "two_sketch", "sketch_size": 80}
         ours = typical(A, 10, skdp_error, epsilon=epsilon, **options)
         theirs = typical(A, 10, two_pass_error, epsilon=epsilon, t=80)
@@ -150,10 +150,10 @@ def budgets(quick):
     show(budgets.__doc__, head, table)
 
 
-def sketches(quick):
+def sketches():
     """Error against sketch sizes and kinds (1000 x 800, rank 10, epsilon 1)."""
     A, table = low_rank(1000, 800, 10), []
-    for t, v in ((40, 80), (80, 80), (100, 200), (200, 200))[: 2 if quick else None]:
+    for t, v in ((40, 80), (80, 80), (100, 200), (200, 200))[: sized(4, 2)]:
         options = {"method": "two_sketch", "sketch_size": (t, v)}
         table.append([f"t={t}, v={v}", *cells(A, 10, skdp_error, **options)])
     for kind in ("gaussian", "srht", "sparse", "isometry"):
@@ -171,7 +171,7 @@ def seconds(update, batches):
     return time.process_time() - start
 
 
-def updates(quick):
+def updates():
     """Updates in batches of 50,000 (5000 x 3000, t=60, v=120), next to a matrix in memory."""
     m, n, size = 5000, 3000, 50_000
     matrix, table = np.zeros((m, n)), []
@@ -186,7 +186,7 @@ def updates(quick):
         )  # fmt: skip
         batches = [
             (RNG.integers(0, m, size), RNG.integers(0, n, size), RNG.random(size))
-            for _ in range(3 if quick else 20)
+            for _ in range(sized(20, 3))
         ]
         model.update(*batches[0]), add(*batches[0])
         ours, plain = seconds(model.update, batches), seconds(add, batches)
@@ -198,9 +198,9 @@ def updates(quick):
     show(updates.__doc__, head, table)
 
 
-def servers(quick):
+def servers():
     """Error over the reference: independent noise of p servers, and shares under a secure sum."""
-    A = low_rank(500, 400, 10) if quick else low_rank(1000, 800, 10)
+    A = low_rank(*sized((1000, 800), (500, 400)), 10)
     model = DPLowRankFactorizer(
         10, method="two_sketch", sensitivity_mode="oblivious", sketch_size=80, matrix_shape=A.shape
     )
@@ -210,7 +210,7 @@ def servers(quick):
     def error(model):
         return np.linalg.norm(A - model.release().reconstruct()) / reference(A, 10)
 
-    for p in (1, 4) if quick else (1, 4, 16):
+    for p in sized((1, 4, 16), (1, 4)):
         single, shared = new(), new()
         for _ in range(p):
             single.merge(new().update_matrix(A / p).state_message())
@@ -221,7 +221,7 @@ def servers(quick):
     show(servers.__doc__, ["p", "independent", "secure sum"], table, note)
 
 
-def means(quick):
+def means():
     """Relative error on digits (600 x 64, rank 3) by unit and epsilon, and of trivial baselines."""
     A = load_digits().data[:600]
     m, n = A.shape
@@ -239,7 +239,7 @@ def means(quick):
             one, column = (math.sqrt(m * n), math.sqrt(m)) if unit == "frobenius" else (1, 1)
             one *= math.sqrt(n) if unit == "row" else 1
             errors = []
-            for _ in range(2 if quick else 9):
+            for _ in range(sized(9, 2)):
                 ours = skdp_error(A, 3, epsilon=epsilon, privacy_unit=unit, **params)
                 total = A.sum() + change * one / mu * RNG.standard_normal()
                 sums = A.sum(axis=0) + change * column / mu * RNG.standard_normal(n)
@@ -254,13 +254,12 @@ def means(quick):
     )
 
 
-SECTIONS = {f.__name__: f for f in (sizes, ranks, budgets, sketches, updates, servers, means)}
+SECTIONS = (sizes, ranks, budgets, sketches, updates, servers, means)
 
 
 def tables(full):
     """Tables for ``python -m benchmarks``."""
-    for section in SECTIONS.values():
-        yield from shown(lambda section=section: section(not full))
+    return tables_of(SECTIONS, full)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ import math
 import statistics
 import time
 import tracemalloc
-from functools import partial
 
 import numpy as np
 import scipy.optimize
 import scipy.sparse as sp
 import scipy.sparse.linalg
-from report import run_sections, show, shown
+from report import run_sections, show, sized, tables_of
 from sklearn.base import clone
 from sklearn.preprocessing import normalize
 
@@ -33,7 +32,6 @@ from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.noise import integers as noise
 from skdp.queries.rows import RowQuery
 
-QUICK = False
 DELTA = 1e-5
 STEPS, WIDTH = 3, 32  # L and p of the paper's figures
 
@@ -77,7 +75,7 @@ def energy():
     The cost in theory is that of a central fit with s / (s - T - F) times the noise variance.
     """
     R = make_interactions(943, 1682, 100_000, 12, random_state=0).tocsr()
-    k, n_fits, parts = 10, 3 if QUICK else 20, split_rows(R, 24)
+    k, n_fits, parts = 10, sized(20, 3), split_rows(R, 24)
     normalised = degree_normalised(R, 1)
     gram = (normalised.T @ normalised).toarray()
     best = float(np.linalg.eigvalsh(gram)[-k:].sum())
@@ -181,10 +179,10 @@ def filter_errors(estimator, fit, R, seed):
 
 def figure():
     """R_p error against epsilon, as in the paper's first figure (delta = 1e-5, p = 32)."""
-    n_fits = 1 if QUICK else 3
+    n_fits = sized(3, 1)
     config = AggregationConfig(50, 1, 2)
     shapes = list(SHAPES.items())
-    for title, (shape, epsilons) in shapes[-1:] if QUICK else shapes:
+    for title, (shape, epsilons) in sized(shapes, shapes[-1:]):
         R = make_interactions(*shape, random_state=0).tocsr()
         parts = split_rows(R, 50)
         ours = DPTruncatedSVD(WIDTH, privacy_unit="interaction", delta=DELTA)
@@ -228,7 +226,7 @@ WIDE = 400
 def scale():
     """Ten thousand clients of one process: CPU time of a round, and memory next to the data."""
     rows = []
-    for n_clients in (50, 200) if QUICK else (100, 1000, 10_000):
+    for n_clients in sized((100, 1000, 10_000), (50, 200)):
         X = make_spiked_rows(20_000, WIDE, 5, random_state=0)
         config = AggregationConfig(n_clients, n_clients // 100, n_clients // 20)
         estimator = DPTruncatedSVD(5, algorithm="power", clip_norm=1.5)
@@ -287,7 +285,7 @@ def traffic():
     X = normalize(make_interactions(30_000, 40_000, 800_000, 20, random_state=0).tocsr())
     best = float(np.sum(scipy.sparse.linalg.svds(X, k=10, return_singular_vectors=False) ** 2))
     config, parts, rows = AggregationConfig(24, 1, 1), split_rows(X, 24), []
-    for epsilon in (1.0,) if QUICK else (1.0, 3.0):
+    for epsilon in sized((1.0, 3.0), (1.0,)):
         for algorithm in ("power", "screened"):
             estimator = DPTruncatedSVD(10, algorithm=algorithm, clip_norm=1.0, epsilon=epsilon)
             clients = [PowerMethodClient(part, config, epsilon=epsilon) for part in parts]
@@ -348,22 +346,13 @@ def audit():
     show("Realised mu / claimed mu", ("T", "F", "adjacency", "route", "ratio"), rows, note)
 
 
-SECTIONS = {"energy": energy, "figure": figure, "scale": scale, "traffic": traffic, "audit": audit}
+SECTIONS = (energy, figure, scale, traffic, audit)
 
 
 def tables(full):
     """Tables for ``python -m benchmarks``."""
-    global QUICK
-    QUICK = not full
-    for section in SECTIONS.values():
-        yield from shown(section)
-
-
-def _section(section, quick):
-    global QUICK
-    QUICK = quick
-    section()
+    return tables_of(SECTIONS, full)
 
 
 if __name__ == "__main__":
-    run_sections(__doc__, {name: partial(_section, f) for name, f in SECTIONS.items()})
+    run_sections(__doc__, SECTIONS)

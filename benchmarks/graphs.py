@@ -7,12 +7,13 @@ last two columns are those of ``benchmarks/matrices.py``.
 
 import sys
 import warnings
+from functools import partial
 
 import baselines
 import matrices
 import numpy as np
 import scipy.sparse as sp
-from report import shown
+from report import tables_of
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
@@ -132,10 +133,8 @@ def uneven_degrees(n, k):
 
 def tables(full):
     """Tables for ``python -m benchmarks``."""
-    matrices.QUICK = not full
-    yield from shown(lambda: uneven_degrees(*((1500, 3) if full else (400, 3))))
-    for case in FULL if full else QUICK:
-        yield from shown(lambda case=case: table(*case))
+    cases = [partial(table, *case) for case in (FULL if full else QUICK)]
+    return tables_of([partial(uneven_degrees, 1500 if full else 400, 3), *cases], full)
 
 
 def main():

@@ -15,8 +15,6 @@ import math
 import statistics
 import time
 import trace  # that of this folder
-import warnings
-from functools import partial
 
 import baselines
 import numpy as np
@@ -24,12 +22,11 @@ import personalization
 import planned
 import scipy.sparse as sp
 from readout import adassp, r2, synthetic
-from report import run_sections, show, shown
+from report import run_sections, show, sized, tables_of
 from scipy.stats import skew
 from sklearn.datasets import load_digits
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import normalize
-from threadpoolctl import threadpool_limits
 
 from skdp import DPRidge, DPRidgeClassifier, DPTruncatedSVD
 from skdp.datasets import make_interactions, make_user_items
@@ -38,7 +35,6 @@ from skdp.queries.interactions import gram_change
 
 DELTA = 1e-6
 EPSILONS = (0.3, 0.5, 1, 3, 10, 1000)
-QUICK = False
 _LONGEST = (
     "What is lost at 1000 is noise: the longest row may be there or not, and has a hundred times "
     "the squared norm of the median one, and none of twelve levels was better by more than .0002 "
@@ -51,11 +47,6 @@ _PRODUCTS = (
 
 
 # -- tables --------------------------------------------------------------------------------------
-
-
-def sized(full, quick):
-    """Return a size of the data, or the small one."""
-    return quick if QUICK else full
 
 
 def compare(
@@ -399,34 +390,23 @@ def traces():
         )  # fmt: skip
 
 
-SECTIONS = {
-    "wide": wide_rows,
-    "dense": dense_rows,
-    "interactions": interactions,
-    "entries": entries,
-    "norms": norms,
-    "contracts": contracts,
-    "regressions": regressions,
-    "users": users,
-    "traces": traces,
-}
+SECTIONS = (
+    wide_rows,
+    dense_rows,
+    interactions,
+    entries,
+    norms,
+    contracts,
+    regressions,
+    users,
+    traces,
+)
 
 
 def tables(full):
     """Tables for ``python -m benchmarks``."""
-    global QUICK
-    QUICK = not full
-    for section in SECTIONS.values():
-        yield from shown(section)
-
-
-def _section(section, quick):
-    global QUICK
-    QUICK = quick
-    with threadpool_limits(1), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        section()
+    return tables_of(SECTIONS, full)
 
 
 if __name__ == "__main__":
-    run_sections(__doc__, {name: partial(_section, f) for name, f in SECTIONS.items()})
+    run_sections(__doc__, SECTIONS)

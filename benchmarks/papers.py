@@ -10,7 +10,7 @@ import math
 import statistics
 
 import numpy as np
-from report import run_sections, show, shown
+from report import run_sections, show, sized, tables_of
 from spectral import critical_signal, spread_vector
 
 from skdp import DPLowRankFactorizer, DPSpectralEmbedding, DPTruncatedSVD
@@ -69,7 +69,7 @@ def optimum(A, k):
     return float(np.sqrt(np.sum(np.linalg.svd(A, compute_uv=False)[k:] ** 2)))
 
 
-def table3(_quick):
+def table3():
     """Upadhyay, table 3: entries even in [0, 5000], k = 10, epsilon 1, delta 1/(m + n)."""
     table = []
     for (both, n), (own, older, best) in TABLE_3.items():
@@ -91,7 +91,7 @@ def table3(_quick):
     show(table3.__doc__, head, table, note)
 
 
-def tables4to6(_quick):
+def tables4to6():
     """Upadhyay, tables 4 to 6: integers in the first k columns, zeros next to, epsilon 1."""
     table = []
     for (number, (m, n), alpha, k), (own, older) in TABLES_4_TO_6.items():
@@ -117,7 +117,7 @@ def tables4to6(_quick):
     )  # fmt: skip
 
 
-def tables7to10(_quick):
+def tables7to10():
     """Upadhyay, tables 7 to 10: the local model, epsilon .1; error |A - U U'A|."""
     table = []
     for (number, (m, n), k), own in TABLES_7_TO_10.items():
@@ -156,12 +156,10 @@ def tables7to10(_quick):
     )  # fmt: skip
 
 
-def covariance(quick):
+def covariance():
     """Upadhyay, figure 7: the covariance of rows of norm 1, k = 5, epsilon 1, by its error."""
     table = []
-    for m, n in (
-        ((1000, 200), (10_000, 200)) if quick else ((1000, 200), (10_000, 200), (20_000, 400))
-    ):
+    for m, n in sized(((1000, 200), (10_000, 200), (20_000, 400)), ((1000, 200), (10_000, 200))):
         V = np.linalg.qr(RNG.standard_normal((n, 5)))[0]
         X = RNG.standard_normal((m, 5)) @ V.T + 0.02 * RNG.standard_normal((m, n))
         X /= np.linalg.norm(X, axis=1, keepdims=True)
@@ -189,10 +187,10 @@ def covariance(quick):
     show(covariance.__doc__, head, table, note)
 
 
-def local(quick):
+def local():
     """Upadhyay, figure 9: what reports of epsilon 8 show of shared directions, by their number."""
     table, n, k = [], 20, 2
-    for m in (2000,) if quick else (1000, 4000, 16_000):
+    for m in sized((1000, 4000, 16_000), (2000,)):
         V = np.linalg.qr(RNG.standard_normal((n, k)))[0]
         X = RNG.standard_normal((m, k)) @ V.T + 0.1 * RNG.standard_normal((m, n))
         X /= np.linalg.norm(X, axis=1, keepdims=True)
@@ -204,10 +202,10 @@ def local(quick):
     show(local.__doc__, ["reports", "best", "ours", "chance"], table, note)
 
 
-def ratio(quick):
+def ratio():
     """Nicolas et al., figure 3: r(k, n), how much less noise a random start needs; 5 draws."""
     table = []
-    for n in (2000,) if quick else (2000, 8000):
+    for n in sized((2000, 8000), (2000,)):
         for k in (16, 64, 256):
             draws = [np.linalg.qr(RNG.standard_normal((n, k)))[0].T for _ in range(5)]
             seen = statistics.fmean(prior_sensitivity(Q) / subspace_coherence(Q).mu1 for Q in draws)
@@ -216,10 +214,10 @@ def ratio(quick):
     show(ratio.__doc__, ["n", "k", "measured", "closed form of the paper"], table, note)
 
 
-def critical(quick):
+def critical():
     """Hardt and Roth, figure 2: smallest eigenvalue found (cosine .9), rank one, epsilon 1."""
     table = []
-    for n in (500,) if quick else (500, 2000):
+    for n in sized((500, 2000), (500,)):
         u = spread_vector(n, 2.0, RNG)
         wide = 16 * 2 * math.log(n)
 
@@ -249,7 +247,7 @@ def critical(quick):
                 1, normalization="none", algorithm="power"
             ),
         }
-        fits = 3 if quick else 7
+        fits = sized(7, 3)
         for name, model in models.items():
             found = critical_signal(cosine(model), 5.0, 0.9 * n / 2.0, fits, 1.15)
             beyond = found > 0.9 * n / 2.0 / 1.2
@@ -258,7 +256,7 @@ def critical(quick):
     show(critical.__doc__, ["n", "method", "smallest eigenvalue"], table, note)
 
 
-def canary(quick):
+def canary():
     """Hardt and Roth, theorem 6.1: bits of the family M_C that a fit gives away, n = 200."""
     n, table = 200, []
     for coherence in (2.0, 20.0):
@@ -266,23 +264,19 @@ def canary(quick):
             svd = DPTruncatedSVD(
                 1, privacy_unit="entry", epsilon=times * coherence / n, algorithm="alternating"
             )
-            report = coherence_canary(svd, n, coherence, n_runs=5 if quick else 20).check()
+            report = coherence_canary(svd, n, coherence, n_runs=sized(20, 5)).check()
             row = [f"{report.success:.2f}", f"{report.bound:.2f}"]
             table.append([f"{coherence:g}", f"{times} C/n", *row])
     note = "The theorem: at epsilon C/n no private fit finds the vector. .5 is guessing."
     show(canary.__doc__, ["C", "epsilon", "bits guessed", "bound for its mu"], table, note)
 
 
-SECTIONS = {
-    f.__name__: f
-    for f in (table3, tables4to6, tables7to10, covariance, local, ratio, critical, canary)
-}
+SECTIONS = (table3, tables4to6, tables7to10, covariance, local, ratio, critical, canary)
 
 
 def tables(full):
     """Tables for ``python -m benchmarks``."""
-    for section in SECTIONS.values():
-        yield from shown(lambda section=section: section(not full))
+    return tables_of(SECTIONS, full)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """Tables that benchmarks make: printed, collected, written as JSON and as Markdown.
 
 A benchmark module takes part in ``python -m benchmarks`` by a function ``tables(full)`` that yields
-`Table` objects: quick ones (a minute in all) with ``full=False``, everything with ``full=True``. A
-module without it is run as a script, and what it prints is kept as it is.
+`Table` objects: quick ones (a minute in all) with ``full=False``, everything with ``full=True``.
 """
 
 from __future__ import annotations
@@ -10,13 +9,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Table", "printed", "run_sections", "show", "shown"]
+__all__ = ["Table", "printed", "run_sections", "show", "shown", "sized", "tables_of"]
 
 _COLLECTORS: list[list[Table]] = []
+_QUICK = False
 
 
 @dataclass
@@ -109,13 +110,31 @@ def printed(title: str, function: Callable[[], Any], *notes: str) -> Iterator[Ta
     yield Table(title, text=stream.getvalue().strip("\n"), notes=list(notes))
 
 
-def run_sections(doc: str, sections: dict[str, Callable[[bool], Any]]) -> None:
-    """Run the sections named on the command line, or all; ``--quick`` is handed to each."""
+def sized(full: Any, quick: Any) -> Any:
+    """Return what a full run has, or a quick one."""
+    return quick if _QUICK else full
+
+
+def tables_of(sections: Iterable[Callable[[], Any]], full: bool) -> Iterator[Table]:
+    """Yield the tables that some functions show in a full or in a quick run."""
+    global _QUICK
+    _QUICK = not full
+    for section in sections:
+        yield from shown(section)
+
+
+def run_sections(doc: str, functions: Iterable[Callable[[], Any]]) -> None:
+    """Run the functions named on the command line, or all; ``--quick`` makes a quick run."""
+    from threadpoolctl import threadpool_limits
+
+    sections = {function.__name__: function for function in functions}
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="smaller data and fewer fits")
     parser.add_argument("sections", nargs="*", metavar="section", help=", ".join(sections))
     arguments = parser.parse_args()
     if unknown := set(arguments.sections) - set(sections):
         parser.error(f"unknown sections {sorted(unknown)}; there are {', '.join(sections)}")
-    for name in arguments.sections or sections:
-        sections[name](arguments.quick)
+    chosen = [sections[name] for name in arguments.sections or sections]
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        list(tables_of(chosen, not arguments.quick))

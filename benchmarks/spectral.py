@@ -8,8 +8,6 @@ papers' own calibrations, are in ``baselines.py``; none of them is an option of 
 import math
 import statistics
 import time
-import tracemalloc
-import warnings
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,13 +16,13 @@ import numpy as np
 import peers
 import scipy.linalg
 import scipy.sparse as sp
-from report import run_sections, show, shown
+from report import run_sections, show, sized, tables_of
+from rows import peak_mb
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.metrics import adjusted_rand_score
 from sklearn.preprocessing import normalize
-from threadpoolctl import threadpool_limits
 
 from skdp import DPPCA, DPSpectralEmbedding, DPTruncatedSVD
 from skdp.datasets import make_block_graph, make_interactions, make_spiked_rows
@@ -36,7 +34,6 @@ from skdp.queries.interactions import InteractionQuery
 from skdp.solvers.iterate import iterate_symmetric
 
 DELTA = 1e-6
-QUICK = False
 _BY_NAME = (
     '"power", asked for by name, has noise in every column of each product, where a moment or a '
     'sum is one release: "auto" does not take it here.'
@@ -44,11 +41,6 @@ _BY_NAME = (
 
 
 # -- tables --------------------------------------------------------------------------------------
-
-
-def repeats(many, few=3):
-    """How many fits make a cell."""
-    return few if QUICK else many
 
 
 def cell(values, digits=3):
@@ -73,17 +65,21 @@ def shorten(X, length=1.0):
 # -- rows ----------------------------------------------------------------------------------------
 
 
+def power_fit(X, k, delta, rng, multiplier, sensitivity):
+    """Return a fit of block power to X'X, as a function of epsilon."""
+
+    def fit(epsilon):
+        m = multiplier(epsilon, delta, baselines.POWER_STEPS)
+        return baselines.block_power(lambda V: X.T @ (X @ V), X.shape[1], k, m, sensitivity, rng)
+
+    return fit
+
+
 def row_table(title, X, k, epsilons, adjacency, n_fits, *, routes=("gram", "power")):
     """Compare everything that protects a row (of norm at most 1) on dense X."""
-    d = X.shape[1]
     rng = np.random.default_rng()
 
-    def power(multiplier, sensitivity):
-        def fit(epsilon):
-            m = multiplier(epsilon, DELTA, baselines.POWER_STEPS)
-            return baselines.block_power(lambda V: X.T @ (X @ V), d, k, m, sensitivity, rng)
-
-        return fit
+    power = partial(power_fit, X, k, DELTA, rng)
 
     def moment(method):
         return lambda epsilon: method(X, k, epsilon, DELTA, adjacency, rng)
@@ -124,7 +120,7 @@ def _libraries(X, k, epsilons, adjacency):
         return []
     rows = []
     for peer in peers.PEERS:
-        run = peers.run_peer(peer, X, k, epsilons, 1, 60.0 if not QUICK else 5.0)
+        run = peers.run_peer(peer, X, k, epsilons, 1, sized(60.0, 5.0))
         cells = [run.cell(epsilon) for epsilon in epsilons]
         if set(cells) != {"not installed"}:  # the section of peers has them from where they were
             rows.append([f"{peer} (pure epsilon)", *cells])
@@ -137,33 +133,28 @@ def digits():
     X -= X.mean(axis=0)
     X /= np.linalg.norm(X, axis=1).max()
     for adjacency in ("add_remove", "replace"):
-        row_table("digits, k=5", X, 5, [0.5, 1, 2, 5], adjacency, repeats(20))
+        row_table("digits, k=5", X, 5, [0.5, 1, 2, 5], adjacency, sized(20, 3))
 
 
 def spiked():
     """Equal spikes; rows are brought to norm at most 1, which changes the optimum a little."""
     X = shorten(make_spiked_rows(20_000, 100, 5, 0.6, random_state=0) / 1.29)
     title = "spiked 60%, n=20000 d=100 k=5"
-    row_table(title, X, 5, [0.5, 1], "replace", repeats(10))
+    row_table(title, X, 5, [0.5, 1], "replace", sized(10, 3))
     X = shorten(make_spiked_rows(2000, 300, 5, 0.9, random_state=0) * 2)
     title = "spiked 90%, n=2000 d=300 k=5"
-    row_table(title, X, 5, [0.5, 1], "add_remove", repeats(10))
+    row_table(title, X, 5, [0.5, 1], "add_remove", sized(10, 3))
 
 
 def wide():
     """Wide sparse interactions: screening against what fits in memory."""
-    sizes = (5000, 3000, 120_000) if QUICK else ()
+    sizes = sized((), (5000, 3000, 120_000))
     R = make_interactions(*sizes, random_state=0)
     X, k, delta, epsilons = normalize(R), 10, 1e-5, [1, 3, 10]
-    d, rng, n_fits = X.shape[1], np.random.default_rng(), repeats(5, 2)
+    d, rng, n_fits = X.shape[1], np.random.default_rng(), sized(5, 2)
     best = captured(X, sp.linalg.svds(X, k)[2])
 
-    def power(multiplier, sensitivity):
-        def fit(epsilon):
-            m = multiplier(epsilon, delta, baselines.POWER_STEPS)
-            return baselines.block_power(lambda V: X.T @ (X @ V), d, k, m, sensitivity, rng)
-
-        return fit
+    power = partial(power_fit, X, k, delta, rng)
 
     def ours(algorithm):
         options = {"delta": delta, "clip_norm": 1, "algorithm": algorithm}
@@ -225,8 +216,8 @@ class UnitChange(MatrixUnit):
 
 def interactions():
     """One interaction of a tall binary matrix: routes, the row unit, the method as printed."""
-    shape = (20_000, 100, 300_000, 20) if QUICK else (54_906, 151, 1_170_000, 40)
-    R, k, floor, n_fits = make_interactions(*shape, random_state=0), 5, 5, repeats(5)
+    shape = sized((54_906, 151, 1_170_000, 40), (20_000, 100, 300_000, 20))
+    R, k, floor, n_fits = make_interactions(*shape, random_state=0), 5, 5, sized(5, 3)
     rows = normalised_rows(R, floor)
     moment = (rows.T @ rows).toarray()
     best = np.linalg.eigvalsh(moment)[-k:].sum()
@@ -294,7 +285,7 @@ def critical():
     n, coherence = 2000, 2.0
     data, rng = np.random.default_rng(0), np.random.default_rng()
     u, v = (spread_vector(n, coherence, data) for _ in range(2))
-    n_fits = repeats(11, 3)
+    n_fits = sized(11, 3)
 
     def power(steps_of, coherence_bound, multiplier):
         def cosine(sigma):
@@ -347,7 +338,7 @@ def critical():
 def edge_spectrum():
     """Rank 10 of a dense symmetric matrix whose pairs change by 1."""
     n, k = 1000, 10
-    data, rng, n_fits = np.random.default_rng(1), np.random.default_rng(), repeats(12)
+    data, rng, n_fits = np.random.default_rng(1), np.random.default_rng(), sized(12, 3)
     axes = np.linalg.qr(data.standard_normal((n, n)))[0]
     weights = np.concatenate([np.linspace(1, 0.5, k), 0.1 * np.linspace(1, -1, n - k)])
 
@@ -390,7 +381,7 @@ def edge_spectrum():
         "ours, 16 back-projected steps": ours,
     }
     rows = [["zero matrix"], ["not private, rank 10"]] + [[name] for name in methods]
-    sizes = [500] if QUICK else [200, 500, 2000]
+    sizes = sized([200, 500, 2000], [500])
     for size in sizes:
         A = (axes * (size * weights)) @ axes.T
         np.fill_diagonal(A, 0.0)
@@ -409,9 +400,7 @@ def edge_spectrum():
 
 def graph():
     """Two groups in a stochastic block model, found from the released embedding."""
-    cases = [(1000, 60.0, 150.0, repeats(20, 5))]
-    if not QUICK:
-        cases.append((20_000, 80.0, 215.0, 5))
+    cases = [(1000, 60.0, 150.0, sized(20, 5)), (20_000, 80.0, 215.0, 5)][: sized(2, 1)]
     rng = np.random.default_rng()
 
     def score(labels, embedding):
@@ -521,7 +510,7 @@ def time_table(title, names, fits, n_runs):
 
 def times():
     """Fit time against scikit-learn, one BLAS thread."""
-    small, n_runs = (10 if QUICK else 1), repeats(3, 1)
+    small, n_runs = sized(1, 10), sized(3, 1)
     rng = np.random.default_rng(0)
     shape = (100_000 // small, 20_000 // small)
     X = sp.random_array(shape, density=2.5e-3 * small, format="csr", rng=rng)
@@ -548,18 +537,9 @@ def times():
     time_table(f"dense {X.shape}, k=5", names, fits, n_runs)
 
 
-def peak(fit):
-    """Largest memory that Python objects and arrays took beyond what was there, in MB."""
-    tracemalloc.start()
-    fit()
-    size = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return size / 2**20
-
-
 def growth():
     """Time and memory as the data grow."""
-    small, n_runs = (10 if QUICK else 1), repeats(3, 1)
+    small, n_runs = sized(1, 10), sized(3, 1)
     rng = np.random.default_rng(0)
     rows = []
     for n in (50_000, 100_000, 200_000):
@@ -571,7 +551,7 @@ def growth():
         for name, fit in cases.items():
             cost = measure([fit], n_runs)[0]
             size = X.nbytes / 2**20
-            rows.append([name, len(X), f"{size:.0f}", f"{cost.cpu:.2f}", f"{peak(fit):.1f}"])
+            rows.append([name, len(X), f"{size:.0f}", f"{cost.cpu:.2f}", f"{peak_mb(fit):.1f}"])
     for nnz in (1_000_000, 2_000_000, 4_000_000):
         n = 50_000 // small
         X = sp.random_array((n, 10_000), density=nnz / small / (n * 10_000), format="csr", rng=rng)
@@ -581,44 +561,20 @@ def growth():
             cost = measure([fit], n_runs)[0]
             size = (X.data.nbytes + X.indices.nbytes) / 2**20
             name = f"DPTruncatedSVD, {algorithm}, {n} x 10000"
-            rows.append([name, X.nnz, f"{size:.0f}", f"{cost.cpu:.2f}", f"{peak(fit):.1f}"])
+            rows.append([name, X.nnz, f"{size:.0f}", f"{cost.cpu:.2f}", f"{peak_mb(fit):.1f}"])
     head = ["", "rows or non-zeros", "X (MB)", "CPU (s)", "peak beyond X (MB)"]
     rows.sort(key=lambda row: row[0])
     show(f"growth, n_jobs=1 (best of {n_runs})", head, rows)
 
 
-SECTIONS = {
-    "digits": digits,
-    "spiked": spiked,
-    "wide": wide,
-    "interactions": interactions,
-    "critical": critical,
-    "edge": edge_spectrum,
-    "graph": graph,
-    "times": times,
-    "growth": growth,
-}
+SECTIONS = (digits, spiked, wide, interactions, critical, edge_spectrum, graph, times, growth)
+_SLOW = (critical, edge_spectrum)  # not in a quick run of all
 
 
 def tables(full):
     """Tables for ``python -m benchmarks``; the quick ones leave the slowest sections out."""
-    global QUICK
-    QUICK = not full
-    for name, section in SECTIONS.items():
-        if full or name not in ("critical", "edge"):
-            yield from shown(section)
-
-
-def _section(section, quick):
-    global QUICK
-    QUICK = quick
-    start = time.perf_counter()
-    print(f"== {section.__name__}: {section.__doc__}")
-    with threadpool_limits(1), warnings.catch_warnings():
-        warnings.simplefilter("error")
-        section()
-    print(f"({time.perf_counter() - start:.0f} s)\n", flush=True)
+    return tables_of([part for part in SECTIONS if full or part not in _SLOW], full)
 
 
 if __name__ == "__main__":
-    run_sections(__doc__, {name: partial(_section, f) for name, f in SECTIONS.items()})
+    run_sections(__doc__, SECTIONS)
