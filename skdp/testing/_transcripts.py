@@ -43,9 +43,6 @@ def replaced(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callabl
 
 def change(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     """Return after - before of two integer answers, modulo 2**64 as the gate adds them."""
-    before, after = np.asarray(before), np.asarray(after)
-    if before.dtype != np.int64 or after.dtype != np.int64:
-        return np.asarray(after - before, np.float64)
     steps = after.reshape(-1).view(np.uint64) - before.reshape(-1).view(np.uint64)
     return steps.view(np.int64).reshape(before.shape).astype(np.float64)
 

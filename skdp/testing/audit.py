@@ -258,12 +258,12 @@ def _step_audit(first: RecordedRelease, second: RecordedRelease) -> StepAudit:
     if first.bound.cells and loss:
         share = np.setxor1d(first.exact, second.exact).size / first.bound.cells
         return StepAudit(name, loss.kind, loss.value * share, loss.value)
-    shift = change(first.exact, second.exact)
     kind = loss.kind if loss else "gaussian"
     claimed = loss.value if loss else 0.0
     claimed = claimed.largest() if isinstance(claimed, SketchMixture) else claimed
     if first.step == 0.0:
         return StepAudit(name, kind, 0.0, claimed)
+    shift = change(first.exact, second.exact)
     scale = first.noise_scale / first.step  # of the noise, in steps
     if kind in ("gaussian", "sketch"):
         size = float(np.max(np.abs(shift), initial=0.0)) or 1.0
