@@ -1,8 +1,10 @@
-"""Theory of private low-rank regression: bounds, and how many records are needed.
+"""Theory of private low-rank regression (Zha 2024): bounds, and how many records are needed.
 
-Notation: M is d1 x d2 of rank r, d = max(d1, d2), q = r (d1 + d2 - r); entries of X_i have
-variance lam, the noise of y has standard deviation `noise_sd`; mu is the Gaussian-DP parameter of
-the budget. Bounds hold up to a constant that the papers do not give; it is 1 here.
+Notation: M is d1 x d2 of rank r with singular values s_1 >= ... >= s_r, d = max(d1, d2), q = r (d1
++ d2 - r); y has noise of standard deviation sx (`noise_sd`), entries of X_i have variance lam, 1 if
+not stated; mu is the Gaussian-DP parameter of the budget. Bounds hold up to a constant that the
+paper does not give; it is 1 here. The sensitivities of the paper lack a factor sqrt(d1 + d2) (its
+lemma 5), which is put back in all that follows from them.
 """
 
 from __future__ import annotations
@@ -13,13 +15,6 @@ from typing import NamedTuple
 from skdp._limits import CLEAR
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
 from skdp.queries.sums import Neighbours
-
-# Error bounds and sample sizes of the trace regression of Zha 2024, as numbers.
-#
-# Notation: M is d1 x d2 of rank r with singular values s_1 >= ... >= s_r, d = max(d1, d2), q = r
-# (d1 + d2 - r); y has noise of standard deviation sx, entries of X_i variance 1. Bounds hold up to
-# a constant that the paper does not give; it is 1 here. The sensitivities of the paper lack a
-# factor sqrt(d1 + d2) (its lemma 5), which is put back in all that follows from them.
 
 
 class StartBounds(NamedTuple):
