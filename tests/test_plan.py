@@ -28,6 +28,10 @@ TRACE = [
     skdp.DPTraceRegressor(1, matrix_shape=(4, 3)),
     skdp.DPTraceRegressor(1, matrix_shape=(4, 3), solver="spectral_init",
                           measurement_covariance=(np.eye(4), np.eye(3))),
+    skdp.DPTraceRegressor(1, matrix_shape=(2, 1), solver="spectral_init",
+                          measurement_covariance=np.eye(2)),
+    skdp.DPTraceRegressor(1, matrix_shape=(2, 1), solver="spectral_init",
+                          measurement_covariance=2.0),
     skdp.DPTraceRegressor(1, matrix_shape=(4, 3), privacy_unit="label", adjacency="replace"),
 ]  # fmt: skip
 STREAMS = [

@@ -213,12 +213,12 @@ class TracePlans(PlansMixin):
         return PlanData(fit, score, (said,), n / rows, best=math.nan)
 
     def _made_design(self, rng, rows, d):
-        X = rng.standard_normal((rows, *d))
-        if isinstance(self.measurement_covariance, tuple | list):
-            left, right = (
-                np.linalg.cholesky(np.asarray(C, np.float64)) for C in self.measurement_covariance
-            )
+        X, C = rng.standard_normal((rows, *d)), self.measurement_covariance
+        if isinstance(C, tuple | list):
+            left, right = (np.linalg.cholesky(np.asarray(part, np.float64)) for part in C)
             X = left @ X @ right.T
-        elif not isinstance(self.measurement_covariance, str):
-            X = math.sqrt(float(self.measurement_covariance)) * X
+        elif np.ndim(C) == 2:
+            X = X.reshape(rows, -1) @ np.linalg.cholesky(C).T
+        elif not isinstance(C, str):
+            X = math.sqrt(float(C)) * X
         return X.reshape(rows, -1)
