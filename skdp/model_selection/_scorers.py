@@ -133,8 +133,53 @@ def _public_target(model, y):
 class PrivateScorer:
     """Scorer that releases minus the mean of a bounded loss with differential privacy.
 
-    Made by `make_private_scorer`. Called as scikit-learn's scorers are, each call is one release
-    that spends its (`epsilon`, `delta`), and is charged to the open `PrivacyLedger`.
+    Called as scikit-learn's scorers are, ``scorer(model, X, y)``: each call is one release that
+    spends its (`epsilon`, `delta`), and is charged to the open `PrivacyLedger`.
+    `make_private_scorer` is another name of this class, in the words of scikit-learn.
+
+    Each loss is clipped to `bounds`. Measured from their midpoint, the sum of losses changes by at
+    most (high - low)/2 if a row is added or removed, and by high - low if one is replaced. The
+    number of rows is released too under "add_remove" (a quarter of the budget), and public under
+    "replace". R^2 and AUC have no private scorer, because one row can change them by their whole
+    range.
+
+    Parameters
+    ----------
+    loss : {"squared_error", "absolute_error", "zero_one", "reconstruction", "share_lost", \
+            "missed_items"} or callable
+        "reconstruction" is the squared distance of a row from ``inverse_transform(transform(x))``,
+        "share_lost" its fraction of the squared distance from the model's mean, in (0, 1).
+        "missed_items" is for recommenders: the fraction of a row's hidden items that is not among
+        the best 20 (1 - recall), in (0, 1); one half if the row has nothing to hide.
+        A callable (model, X, y) -> losses of the rows of X receives one row at a time, and must not
+        read anything else that is private.
+    bounds : tuple of two floats
+        (low, high), from knowledge of the problem and not from the data. Narrow bounds need less
+        noise; losses are clipped to them.
+    epsilon, delta : float, default=1.0, 1e-6
+        What one call spends. `DPGridSearchCV` sets its own.
+    adjacency, privacy_unit : str, default="add_remove", "row"
+        What the guarantee protects, as in the estimator. With "group" the loss of a user is the
+        mean over the user's rows, predicted as for an unknown user.
+    random_state : int, Generator, RandomState or None, default=None
+        None draws noise from the operating system; anything else is not private.
+
+    Notes
+    -----
+    Losses are computed row by row, so that no bit depends on other rows, as it does in a batched
+    prediction. This is fast for the linear models of this package, also for data frames of numbers
+    and text behind steps that `check_pipeline` has proven. Others take 0.1 to 10 ms per row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp import DPPCA
+    >>> from skdp.model_selection import make_private_scorer
+    >>> X = np.random.default_rng(0).standard_normal((5000, 4)) / 4
+    >>> pca = DPPCA(2, epsilon=1.0, clip_norm=1.0).fit(X)
+    >>> scorer = make_private_scorer("reconstruction", (0.0, 1.0), epsilon=1.0)
+    >>> bool(-0.2 < scorer(pca, X) < -0.05)
+    True
     """
 
     loss: str
@@ -323,73 +368,4 @@ def own_scorer(estimator: Any) -> PrivateScorer | None:
     return PrivateScorer("squared_error", (0.0, high)) if high else None
 
 
-def make_private_scorer(
-    loss: Any,
-    bounds: Any,
-    *,
-    epsilon: float = 1.0,
-    delta: float = 1e-6,
-    adjacency: str = "add_remove",
-    privacy_unit: str = "row",
-    random_state: Any = None,
-) -> Any:
-    """Make a scorer that releases minus the mean of a bounded loss, differentially private.
-
-    Each loss is clipped to `bounds`. Measured from their midpoint, the sum of losses changes by at
-    most (high - low)/2 if a row is added or removed, and by high - low if one is replaced. The
-    number of rows is released too under "add_remove" (a quarter of the budget), and public under
-    "replace". R^2 and AUC have no private scorer, because one row can change them by their whole
-    range.
-
-    Parameters
-    ----------
-    loss : {"squared_error", "absolute_error", "zero_one", "reconstruction", "share_lost", \
-            "missed_items"} or callable
-        "reconstruction" is the squared distance of a row from ``inverse_transform(transform(x))``,
-        "share_lost" its fraction of the squared distance from the model's mean, in (0, 1).
-        "missed_items" is for recommenders: the fraction of a row's hidden items that is not among
-        the best 20 (1 - recall), in (0, 1); one half if the row has nothing to hide.
-        A callable (model, X, y) -> losses of the rows of X receives one row at a time, and must not
-        read anything else that is private.
-    bounds : tuple of two floats
-        (low, high), from knowledge of the problem and not from the data. Narrow bounds need less
-        noise; losses are clipped to them.
-    epsilon, delta : float, default=1.0, 1e-6
-        What one call spends. `DPGridSearchCV` sets its own.
-    adjacency, privacy_unit : str, default="add_remove", "row"
-        What the guarantee protects, as in the estimator. With "group" the loss of a user is the
-        mean over the user's rows, predicted as for an unknown user.
-    random_state : int, Generator, RandomState or None, default=None
-        None draws noise from the operating system; anything else is not private.
-
-    Returns
-    -------
-    scorer : PrivateScorer
-        Callable as ``scorer(model, X, y)``.
-
-    Notes
-    -----
-    Losses are computed row by row, so that no bit depends on other rows, as it does in a batched
-    prediction. This is fast for the linear models of this package, also for data frames of numbers
-    and text behind steps that `check_pipeline` has proven. Others take 0.1 to 10 ms per row.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdp import DPPCA
-    >>> from skdp.model_selection import make_private_scorer
-    >>> X = np.random.default_rng(0).standard_normal((5000, 4)) / 4
-    >>> pca = DPPCA(2, epsilon=1.0, clip_norm=1.0).fit(X)
-    >>> scorer = make_private_scorer("reconstruction", (0.0, 1.0), epsilon=1.0)
-    >>> bool(-0.2 < scorer(pca, X) < -0.05)
-    True
-    """
-    return PrivateScorer(
-        loss,
-        bounds,
-        epsilon=epsilon,
-        delta=delta,
-        adjacency=adjacency,
-        privacy_unit=privacy_unit,
-        random_state=random_state,
-    )
+make_private_scorer = PrivateScorer  # the word that scikit-learn has for what makes a scorer
