@@ -282,8 +282,6 @@ def mass_level(density, share):
     """Return the level above which the densest cells hold a share of all that is shown."""
     ordered = np.sort(density.ravel())[::-1]
     total = np.cumsum(ordered)
-    if total[-1] <= 0:
-        return math.inf
     return float(ordered[min(np.searchsorted(total, share * total[-1]), ordered.size - 1)])
 
 
