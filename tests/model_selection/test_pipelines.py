@@ -572,6 +572,8 @@ def test_one_budget_refuses_what_it_cannot_count():
     refuses(PrivacyError, "needs pure fits", with_budget, DPRidge(), delta=0.0)
     refuses(PrivacyError, "of another kind", with_budget, DPGridSearchCV(DPRidge(), {}, SCORER))
     refuses(PrivacyError, "needs? verified", with_budget, make_pipeline(RowClipper()))
+    pure = with_budget(DPTruncatedSVD(1, privacy_unit="entry"), 2.0, delta=0.0)
+    assert pure.epsilon == pytest.approx(2.0) and pure.delta == 0.0
     delta = 100 * SAMPLER_DISTANCE  # of which three samplers' errors take a part that counts
     steps = with_budget(make_pipeline(DPStandardScaler(), DPPCA(), DPRidge()), delta=delta)
     losses = [loss for step in steps for loss in planned_fit(step).losses]

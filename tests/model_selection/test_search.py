@@ -181,6 +181,8 @@ def test_infinite_epsilon_is_exact():
         ({"scoring": None, "estimator": DPRidge()}, "public 'target_bounds'"),
         ({"scoring": None, "estimator": make_pipeline(RowClipper(), DPPCA())}, "of every step"),
         ({"cv": 5}, "has no folds"),
+        ({"param_grid": []}, "the grid is empty"),
+        ({"epsilon": 1e-8, "strategy": "random_stopping", "mean_n_runs": 9e5}, "is too little for"),
         ({"param_grid": {"n_components": [1, 1.5]}}, r"a float in \(0, 1\) or None"),
         ({"param_grid": {"n_components": [1, 6]}}, "between 1 and n_features=5"),
         ({"estimator": make_pipeline(DPStandardScaler(), DPPCA(6)), "param_grid": {}}, "=5"),

@@ -234,6 +234,7 @@ def test_a_run_that_fails_spends_the_same(graph):
         (PersonalizedRegression(2, target_bound=0.0), "target_bound", 400),
         (PersonalizedRegression(2, calibration="loose"), "calibration", 400),
         (PersonalizedRegression(2, adjacency="swap"), "adjacency", 400),
+        (PersonalizedRegression(start="exponential", n_rounds=1), "has no rounds", 400),
         (PersonalizedRegression(2, calibration="printed", epsilon=200.0), "protects less", 400),
         (PowerDeflation(calibration="printed", epsilon=73.0), "protects less", 400),  # by values
     ],

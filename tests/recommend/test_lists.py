@@ -155,6 +155,7 @@ def test_places_without_an_item_are_no_hits():
     assert recall_at_n(np.array([[-1, -1]]), truth) == 0.0
     assert ndcg_at_n(np.array([[-1, 0]]), truth) == pytest.approx(1 / np.log2(3))
     assert recall_at_n(np.array([[0, 1]]), np.zeros((1, 2))) == 0.0
+    assert ndcg_at_n(np.array([[0, 1]]), np.zeros((1, 2))) == 0.0
 
 
 def test_lists_and_users_must_match():

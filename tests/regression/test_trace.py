@@ -166,6 +166,11 @@ def test_what_does_not_go_together_is_refused_before_it_is_paid():
     refuses(ValueError, "budget_split", wrong._check_parameters)  # which a search asks first
     full = DPTraceRegressor(measurement_covariance=np.eye(6))
     assert_refused(full, "needs dense X", sp.csr_array(np.eye(6)), np.ones(6))
+    pair = clone(full).set_params(measurement_covariance=(np.eye(6) + 1, np.ones((1, 1))))
+    assert_refused(pair, "diagonal ones for CSR", sp.csr_array(np.eye(6)), np.ones(6))
+    pair.set_params(measurement_covariance=(1.0, 2.0, 3.0))
+    assert_refused(pair, "or a pair of them", np.eye(6), np.ones(6))
+    assert_refused(DPTraceRegressor(), "Got 3 items", (np.eye(6),) * 3, np.ones(6))
 
 
 def test_plan_needs_no_data():
@@ -175,6 +180,8 @@ def test_plan_needs_no_data():
     assert twice.accurate == pytest.approx(2 * needed.accurate, abs=2)
     refuses(ValueError, "matrix_shape", DPTraceRegressor().required_samples)
     model = DPTraceRegressor(2, matrix_shape=(30, 20))
+    assert model.required_samples(600) == model.required_samples()
+    refuses(ValueError, "must be a positive number", model.plan, 3000, signal=-1.0)
     names = {line.name for line in model.plan(3000, nnz=3000).releases}
     assert {"column_sums", "gradient_sum"} <= names
     refuses(ValueError, "nnz", model.plan, 3000, nnz=0)

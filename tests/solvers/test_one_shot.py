@@ -246,6 +246,16 @@ def test_normalised_pairs_are_those_of_the_normalised_rows():
     assert np.abs(error - error.mean()).max() < 6 * sums.noise_scale  # weights move them together
 
 
+def test_normalised_pairs_of_many_items_are_those_of_few(monkeypatch):
+    """Of many the moment is never formed: products with it give the same pairs."""
+    R = sp.csr_array(blocks(400, 30, np.random.default_rng(3)))
+    few = one_shot.normalised_pairs(R, 0.0, 6, 2)
+    monkeypatch.setattr(one_shot, "MOST_DENSE", 1)
+    many = one_shot.normalised_pairs(R, 0.0, 6, 2)
+    assert np.allclose(many[0], few[0], rtol=1e-3) and many[2] == pytest.approx(few[2])
+    assert np.allclose(np.abs(np.sum(many[1] * few[1], axis=0)), 1.0, atol=1e-3)
+
+
 def test_what_is_inside_the_edge_counts_as_nothing(rng):
     Y = sp.csr_array((rng.random((300, 40)) < 0.5) * 1.0)
     squares, V, *_ = one_shot.normalised_pairs(Y, one_shot.flip_deviation(0.05), 5.0, 3)

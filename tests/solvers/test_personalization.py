@@ -269,3 +269,13 @@ def test_prior_outside_the_subspace_follows_its_error():
         ask = SimpleNamespace(grams=lambda *_, votes=votes, **share: votes)
         view = shared.View(None, True, "squared")
         assert shared.direction_start(ask, view, 10, 2, 1.0).U.shape[1] == kept
+    ask.grams = lambda *_, **share: Answer(np.array([[90.0]]), 1.0)
+    assert shared.direction_start(ask, view, 1, 1, 1.0).error == 0.0  # nothing is outside
+
+
+@pytest.mark.parametrize(("lead", "alone"), [(9.0, True), (2.0, False)])
+def test_one_class_leads_by_more_than_rows_move_scores(lead, alone):
+    coef = np.full((2, 1), 0.5)
+    assert heads.predicts_one_class(shared.GlobalModel(coef, np.array([-lead]))) is alone
+    three = shared.GlobalModel(np.hstack([coef, -coef, 0 * coef]), np.array([lead, 0.0, 0.0]))
+    assert heads.predicts_one_class(three) is alone
