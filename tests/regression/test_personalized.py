@@ -18,7 +18,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from skdp.data.units import UserRows
-from skdp.exceptions import PrivacyError, PrivacyUnitWarning, PrivacyWarning, UtilityWarning
+from skdp.exceptions import (
+    PartialSignalWarning,
+    PrivacyError,
+    PrivacyUnitWarning,
+    PrivacyWarning,
+    UtilityWarning,
+)
 from skdp.model_selection import WithinGroupKFold
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.ledger import PrivacyLedger
@@ -687,6 +693,16 @@ def test_users_whose_labels_are_alike_count_as_others_do():
         y, public = np.maximum(users % 6 - 6 + classes, 0), {"classes": range(classes)}
         model = seeded(DPPersonalizedClassifier, (X, y, users), epsilon=epsilon, **public)
         assert np.abs(model.predict_proba(X, users + 60) - np.bincount(y) / 300).max() < near
+
+
+@pytest.mark.thorough
+def test_a_rare_class_is_said_to_be_predicted_of_hardly_any_row(rng):
+    X, users = rng.standard_normal((12_000, 2)), np.repeat(np.arange(3000), 4)
+    y = rng.random(len(X)) < 1 / (1 + np.exp(2.5 - 0.6 * X[:, 0]))
+    model = DPPersonalizedClassifier(1, epsilon=10.0, classes=[False, True])
+    with pytest.warns(PartialSignalWarning, match="predicts one class for nearly all rows"):
+        model.fit(X, y, groups=users)
+    assert model.public_copy().predict(X).mean() < 0.02
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
