@@ -245,6 +245,7 @@ LIES = [
     ("pooled_regression_moments", (ONE[1:], LEVEL, 1.0)),
     ("pooled_regression_moments", (ONE, LEVEL, -1.0)),
     ("feature_second_moment", (ONE,)),
+    *[("grid", (points,)) for points in (ONE, np.ones((D, 1001)), np.full((D, 2), np.nan))],
     ("_asked", (ONE,)),
     ("grams", ()),
     ("cached_local", ()),
@@ -262,7 +263,8 @@ def honest():
 def alone(method, arguments):
     """Return a client, and a request to it."""
     (client,) = clients_of(ALONE, HOUSES[:1])
-    calls = (Call("scaled", SIGHT), Call(method, arguments))
+    of_columns = Call("columns"), Call(method, arguments), Call("ranks", (np.zeros(D, np.intp),))
+    calls = of_columns if method == "grid" else (Call("scaled", SIGHT), Call(method, arguments))
     return client, Request(0, honest().facts, 0.1, honest().step, calls).encode()
 
 

@@ -112,6 +112,14 @@ def test_without_noise_all_is_read():
         np.testing.assert_allclose(found.cosines, 1.0)
 
 
+def test_sketches_whose_core_is_zero_have_no_factors():
+    """Their columns and rows are seen, and nothing between them: no rank, and no division by 0."""
+    Y, sides = np.eye(6, 4), [np.eye(6, 4)] * 4
+    noisy = [Answer(Y, 0.0), Answer(Y.T, 0.0), Answer(np.zeros((4, 4)), 0.0)]
+    found = sketching.factorize(noisy, sides, 2, np.ones((6, 2)))
+    assert found.rank == 0 and not found.values.any()
+
+
 @pytest.mark.parametrize("shape", [(60, 40), (40, 60)])
 def test_a_large_matrix_has_the_factors_of_a_small_one(monkeypatch, shape):
     left, right = (RNG.standard_normal((side, 2)) for side in shape)
