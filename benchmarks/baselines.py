@@ -18,28 +18,6 @@ from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise.words import make_source
 from skdp.queries.interactions import InteractionQuery
 
-__all__ = [
-    "analyze_gauss",
-    "block_power",
-    "clips",
-    "cut",
-    "deflation",
-    "entry_analyze_gauss",
-    "exact_multiplier",
-    "fixed_coherence",
-    "flipped_entries",
-    "flipped_rows",
-    "item_counts",
-    "noisy_matrix",
-    "paper_multiplier",
-    "popular",
-    "printed_interactions",
-    "randomised_response",
-    "screened_gaussian",
-    "symmetric_gaussian",
-    "textbook_multiplier",
-]
-
 POWER_STEPS, EXTRA = 3, 6
 
 

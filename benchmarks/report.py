@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Table", "printed", "run_sections", "show", "shown", "sized", "tables_of"]
-
 _COLLECTORS: list[list[Table]] = []
 _QUICK = False
 

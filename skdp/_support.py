@@ -6,11 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import threadpoolctl
 
-__all__ = ["show_versions"]
-
 # What a bug report needs to know.
-
-
 _NEEDED = ("skdp", "numpy", "scipy", "scikit-learn", "joblib", "threadpoolctl")
 _OPTIONAL = ("matplotlib", "pandas", "dask", "distributed", "cryptography", "dp-accounting")
 
