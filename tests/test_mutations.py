@@ -3,6 +3,7 @@
 Bugs of the package are slips of `planted.toml`, planted in this process.
 """
 
+import ast
 import warnings
 from contextlib import nullcontext
 from functools import cache
@@ -284,6 +285,13 @@ def right(estimator):
 def test_every_slip_is_of_a_line_that_is_there():
     missing = {bug for bug, (file, line, _) in PLANTED.items() if source(file).count(line) != 1}
     assert not missing
+
+
+@pytest.mark.deep
+def test_every_slip_is_code():
+    """One was not: any test fails for a module that cannot be imported."""
+    for file, line, slip in PLANTED.values():
+        ast.parse(source(file).replace(line, slip))
 
 
 def test_the_first_tier_names_tests_that_are_there(request):
