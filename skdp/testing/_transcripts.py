@@ -162,11 +162,6 @@ class RecordedRelease:
     session: int = 0
     stream: Any = field(default=None, repr=False)
 
-    @property
-    def claimed_mu(self) -> float:
-        """Gaussian-DP parameter that the ledger charges (0 for other kinds)."""
-        return self.loss.value if self.loss and self.loss.kind == "gaussian" else 0.0
-
     def residual(self) -> np.ndarray:
         """Return (answer - exact) / noise scale: standard normal (or Laplace) if all is well."""
         exact = np.asarray(self.exact, np.float64)

@@ -343,6 +343,7 @@ def test_folds_of_a_known_seed_move_with_a_row_in_front():
         cv = IndependentKFold(3, random_state=state)
         refuses(skdp.PrivacyError, "random_state=None", search_cost, pca(), 50, cv=cv)
         assert search_cost(pca(adjacency="replace"), 50, cv=cv).held == 2
+    refuses(ValueError, "depend on 'n_samples'", search_cost, pca(adjacency="replace"), cv=5)
 
 
 @pytest.mark.parametrize(

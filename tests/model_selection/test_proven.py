@@ -470,6 +470,7 @@ def test_proven_steps_before_a_model_are_scored_in_a_batch(head, monkeypatch):
         alone = np.concatenate([mapped(X[i : i + 1]) for i in range(n)])
     np.testing.assert_array_equal(alone, together)
     np.testing.assert_array_equal(mapped(fitted), model.predict(fitted))
+    assert _proven.fast_map(model, X, "reconstruct") is None  # which is not of numbers
     losses = scorer._losses_of(model, X, y)
     bad = X.astype({"r": object, "t": object})  # the types of columns are public
     bad.at[7, "r"] = bad.at[7, "t"] = ["private"]

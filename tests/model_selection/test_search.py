@@ -446,6 +446,19 @@ def test_audit_of_the_selection_and_of_one_that_publishes_its_runs():
     assert 0.2 < best < claim < everything
 
 
+def test_methods_are_those_of_the_best_model():
+    search = pca_search()
+    methods = ("predict", "predict_proba", "decision_function", "transform", "inverse_transform")
+    search.best_estimator_ = SimpleNamespace(**{name: lambda X, n=name: (n, X) for name in methods})
+    assert [getattr(search, name)(7) for name in methods] == [(name, 7) for name in methods]
+    refuses(ValueError, "must be a private", lambda: DPGridSearchCV(StandardScaler(), {}).adjacency)
+
+
+def test_a_plan_of_random_stopping_says_that_one_run_is_published():
+    plan = str(pca_search(strategy="random_stopping", mean_n_runs=7.5).plan())
+    assert "7.5 on average (geometric); the best one is published" in plan
+
+
 def ridge_search(step, params, **options):
     pipe = Pipeline([("scale", step), ("ridge", DPRidge(clip_norm=1.0, target_bounds=(-3, 3)))])
     return DPGridSearchCV(pipe, params, scoring=SQUARED, **options)

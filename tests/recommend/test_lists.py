@@ -210,11 +210,8 @@ def test_a_private_score_of_lists_is_their_recall_up_to_its_noise(fitted):
 @pytest.mark.thorough
 def test_a_search_over_recommenders_pays_for_lists(fitted):
     R, _ = fitted
-    scorer = make_private_scorer("missed_items", (0.0, 1.0))
-    search = DPGridSearchCV(
-        DPRecommender(4), {"algorithm": ["popularity", "gram"]}, scoring=scorer, epsilon=30.0,
-        strategy="compose",
-    )  # fmt: skip
+    grid = {"algorithm": ["popularity", "gram"]}  # scored by missed items, if nothing is stated
+    search = DPGridSearchCV(DPRecommender(4), grid, epsilon=30.0, strategy="compose")
     with seeded_entropy(0):
         search.fit(R)
     assert search.best_params_ == {"algorithm": "gram"}

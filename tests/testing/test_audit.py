@@ -151,6 +151,11 @@ def test_large_sums_in_53_bits_are_no_faults():
     data = np.geomspace(1e5, 4e6, 50)
     assert transcript_audit(large, (data, data)).check().ratio == 0.0
 
+    def exact(data):
+        session(np.inf).release(integers(data), 1.0)
+
+    assert transcript_audit(exact, (data, 2 * data)).steps[0].realised == 0.0  # not measured
+
 
 def test_a_fit_that_bypasses_the_gate_does_not_pass():
     report = transcript_audit(PCA(1), (np.eye(3), np.eye(4, 3)))
@@ -354,6 +359,7 @@ def test_bounds_are_those_of_their_formulas(rng):
     mu = (high.mean() - low.mean()) / math.sqrt((low.var(ddof=1) + high.var(ddof=1)) / 2)
     error = 2.3263478740 * math.sqrt(2 / 30 + mu**2 / 120)  # the .99 quantile
     assert gaussian_mu(low, high, 0.01) == pytest.approx((mu, mu - error))
+    assert gaussian_mu([1, 1], [2, 2]) == (math.inf, math.inf) != gaussian_mu([1, 1], [1, 1])
     rates = []
     for cut in [*low, *high]:
         over, under = np.sum(low > cut), np.sum(high <= cut)
