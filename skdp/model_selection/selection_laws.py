@@ -21,7 +21,7 @@ from skdp.model_selection._cost import budget_for, candidate_of, dp_parts, set_b
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, mu_from_epsilon_delta
 from skdp.privacy.accounting.receipts import LedgerEntry, aligned, html_table
-from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, PrivacyBudget
+from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, PrivacyBudget, calibration_epsilon
 from skdp.privacy.gate.session import PrivacySession, no_warnings
 from skdp.privacy.ledger.routes import Account
 from skdp.privacy.noise.words import Words, make_source
@@ -215,13 +215,7 @@ def ideal_budget(epsilon: float, delta: float, runs: float, sessions: int) -> tu
     every larger one.
     """
     distance = math.ceil(runs) * sessions * SAMPLER_DISTANCE
-    half = delta / (2 * distance) - 1
-    if half <= 1:
-        raise ValueError(
-            f"'delta' must be at least {4 * distance:.0e} for so large a search: its samplers' own "
-            f"error. Got {delta!r}."
-        )
-    epsilon = min(epsilon, math.log(half), 64.0)
+    epsilon = calibration_epsilon(epsilon, delta, distance)
     return epsilon, math.nextafter(delta - (1 + math.exp(epsilon)) * distance, 0.0)
 
 

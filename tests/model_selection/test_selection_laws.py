@@ -174,7 +174,7 @@ def test_all_runs_together_cover_their_samplers():
     [
         *((1e-6, {"mean_n_runs": mean}, "expected number of runs") for mean in (1, 0.5, math.nan)),
         (1e-6, {"mean_n_runs": 2e6}, "expected number of runs"),
-        (1e-22, {}, "'delta' must be at least"),
+        (1e-22, {}, "'delta' must be 0 or at least"),
     ],
 )
 def test_bad_plans(delta, options, match):

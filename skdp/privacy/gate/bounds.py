@@ -245,13 +245,16 @@ MAX_EPSILON = 64.0
 _MOST_COPIES = 32
 
 
-def _calibration_epsilon(epsilon: float, delta: float) -> float:
-    """Return the epsilon to calibrate to: the largest whose sampler charge leaves half of delta."""
-    half = delta / (2 * SAMPLER_DISTANCE) - 1
+def calibration_epsilon(epsilon: float, delta: float, distance: float = SAMPLER_DISTANCE) -> float:
+    """Return the epsilon to calibrate to: the largest whose sampler charge leaves half of delta.
+
+    `distance` is the total variation of the sampled noise: of one fit, or of all runs of a search.
+    """
+    half = delta / (2 * distance) - 1
     if half <= 1:
         raise ValueError(
-            f"'delta' must be 0 or at least {4 * SAMPLER_DISTANCE:.0e}, the sampler's own error "
-            f"over a fit. Got {delta!r} instead."
+            f"'delta' must be 0 or at least {4 * distance:.0e}, the sampler's own error over a fit "
+            f"or all runs of a search. Got {delta!r} instead."
         )
     return min(epsilon, math.log(half), MAX_EPSILON)
 
@@ -259,7 +262,7 @@ def _calibration_epsilon(epsilon: float, delta: float) -> float:
 @lru_cache(maxsize=64)  # the fits of a search have few budgets
 def _best_copies(epsilon: float, delta: float) -> int:
     """Return the number of copies with the least noise: 1 unless epsilon is huge."""
-    whole = _calibration_epsilon(epsilon, delta)
+    whole = calibration_epsilon(epsilon, delta)
     if epsilon <= whole:
         return 1
     # The delta of a copy has to cover the sampler's error.
@@ -274,7 +277,7 @@ def _mu_of_copy(
 ) -> tuple[float, float, float]:
     """Return (mu, sampler's charge, pure part) of one of equal copies of a budget."""
     epsilon, delta = epsilon / copies, delta / copies
-    calibrated = _calibration_epsilon(epsilon, delta)
+    calibrated = calibration_epsilon(epsilon, delta)
     charge = noise.sampler_delta(calibrated, MAX_DRAWS)
     pure = min(pure, calibrated / 2)
     return accounting.mu_with_pure(calibrated, delta - charge, pure), charge, pure
@@ -339,7 +342,7 @@ class PrivacyBudget:
     @property
     def calibration(self) -> tuple[float, float]:
         """The (epsilon, delta) that noise is calibrated to, the sampler's cost taken off."""
-        return _calibration_epsilon(self.epsilon, self.delta), self.delta - self.sampler_delta
+        return calibration_epsilon(self.epsilon, self.delta), self.delta - self.sampler_delta
 
     @cached_property
     def exact(self) -> bool:
