@@ -42,7 +42,7 @@ OTHERS = {
     "_MOST_RECORDS": "refused beyond it", "_LARGEST_CHANGE": "refused beyond it",
     "_MOST_RULES": "refused beyond it", "_MOST_CONDITION": "refused beyond it",
     "_MOST_POINTS": "refused beyond it", "MAX_EPSILON": "a budget", "_ABSURD_EPSILON": "a budget",
-    "64.0": "a budget", "1400.0": "a budget", "1000000.0": "a ratio of shares",
+    "1400.0": "a budget", "1000000.0": "a ratio of shares",
     "2 ** 31": "stands for no limit", "1022": "values, not sizes", "_FINE": "values, not sizes",
     "_FINE_CORE": "values, not sizes", "FARTHEST": "values, not sizes",
     "_ROUGH": "values, not sizes", "WHOLE": "values, not sizes", "_NARROW": "threads alone",
