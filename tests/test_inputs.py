@@ -134,7 +134,7 @@ def test_missing_and_complex_numbers_get_advice_that_does_not_leak(model):
     assert "clip it to public bounds" in refusal(model, X, *y, **fit_params)
     text = refusal(model, np.ones((N, D)) + 37.25j, *y, **fit_params)
     assert re.search(r"Complex data not supported .*imaginary", text) and "37.25" not in text
-    scalars = [refusal(model, 37.25, *y, **fit_params)]
+    scalars = [refusal(model, x, *y, **fit_params) for x in (37.25, {"a": [37.25]})]
     if model in NUMERIC_Y:
         scalars.append(refusal(model, np.ones((N, D)), {37.25}, **fit_params))
     for text in scalars:
@@ -238,8 +238,17 @@ def test_classes_of_another_kind_than_the_labels_are_refused():
         for model in (skdp.DPRidgeClassifier(), skdp.DPScoreDensity(np.eye(D)[:2])):
             with pytest.raises(ValueError, match=f"'classes'.* are text and y is {kind}"):
                 model.set_params(classes=["a", "b"]).fit(X, labels)
-    with pytest.raises(ValueError, match=r"classes.* are numbers and y is text"):
-        skdp.DPPersonalizedClassifier(1, classes=[0, 1]).fit(X, y.astype(str), groups=y)
+    for labels in (y.astype(str), pd.Series(y.astype(str), dtype="string")):
+        with pytest.raises(ValueError, match=r"classes.* are numbers and y is text"):
+            skdp.DPPersonalizedClassifier(1, classes=[0, 1]).fit(X, labels, groups=y)
+    with pytest.raises(ValueError, match="at least 2 distinct"):
+        skdp.DPRidgeClassifier(classes=["a", "a"]).fit(X, y.astype(str))
+
+
+def test_text_in_targets_is_told_from_text_in_rows():
+    for rows, y in (([[1.0]], ["a"]), ([["a"]], [1.0])):
+        text = told(partial(skdp.DPRidge().fit, np.array(rows), pd.Series(y)))
+        assert "found text" in text and ("in y" in text) == ("a" in y)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
