@@ -300,7 +300,8 @@ def in_64_bits(data: Any) -> Any:
     """Return a COO matrix, whose duplicates a check sums, or extended floats as 64-bit floats."""
     coo = sp.issparse(data) and data.format == "coo" and data.dtype.kind in "fiub"
     if coo and data.ndim == 2:
-        return without_duplicates(data)
+        summed = data.astype(np.float64).tocsr()
+        return summed if summed.nnz == data.nnz else without_duplicates(data)
     with np.errstate(over="ignore"):
         extended = isinstance(data, np.ndarray) and data.dtype.char == "g"
         return data.astype(np.float64, copy=False) if extended else data
@@ -329,8 +330,10 @@ def _as_number(value: Any) -> float:
 def canonical(block: Any) -> Any:
     """Return the block without duplicate entries (explicit zeros are harmless to sums)."""
     block = sp.csr_array((block.data, block.indices, block.indptr), shape=block.shape)
-    # Computed anew: the flag of a user's matrix may be wrong.
-    return block if block.has_canonical_format else without_duplicates(block, block.dtype)
+    if not block.has_canonical_format:  # computed anew: the flag of a user's matrix may be wrong
+        ordered = block.sorted_indices()
+        block = ordered if ordered.has_canonical_format else without_duplicates(block, block.dtype)
+    return block
 
 
 def plain_block(block: Any) -> Any:
