@@ -49,10 +49,13 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
     name = estimator if isinstance(estimator, str) else type(estimator).__name__
     for part in data:
         _refuse_form(name, part)
-    texts = "".join(_validation.columns_of(part, "OUST") or "" for part in data)
+    kinds = [_validation.columns_of(part, "OUST") for part in data]
+    texts = "".join(found or " in y" * i for i, found in enumerate(kinds) if found is not None)
     text = (
         f"{name} needs numbers, and found text{texts}: encode categories by a public list first, "
         "with OneHotEncoder(categories=[...], handle_unknown='ignore') in a ColumnTransformer."
+        + " Labels need a classifier."
+        * texts.endswith(" in y")
     )
     advice = {
         # Categories in a frame cannot be cast; periods and intervals are objects.
@@ -61,7 +64,10 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
         "int too large": f"{name} needs numbers that a float can hold, and found an integer beyond "
         "1.8e308: clip it by a public bound, or leave it out.",
         "Complex data": f"Complex data not supported by {name}: pass real and imaginary parts.",
-        "got scalar": "Expected an array or a list, and got one number, a dict or a set.",
+        **dict.fromkeys(
+            ("got scalar", "not 'dict'", "not 'set'"),
+            "Expected an array, a list or a data frame, and got one number, a dict or a set.",
+        ),
         "got 1D array instead": "Expected 2D array, got 1D array instead. Reshape your data: one "
         "row is X.reshape(1, -1), one column X.reshape(-1, 1).",
         "Found array with dim 3": f"Found array with dim 3, and {name} takes one table: join a "

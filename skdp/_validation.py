@@ -366,17 +366,18 @@ def class_numbers(y, classes):
     return np.where(np.ma.getmask(given), -1, found)
 
 
-def check_kind(estimator, y):
+def check_kind(estimator, y, *, least=2):
     """Refuse text, bytes or numbers for another of these: no row would count.
 
     The dtype of an array is public; that of a list would follow its values, and is not looked at.
-    Nor are dtypes that are not numpy's.
+    Nor are dtypes that are not numpy's, but for the text of pandas.
     """
     words = dict.fromkeys("biuf", "numbers") | {"S": "bytes", "U": "text"}
-    kind = getattr(getattr(y, "dtype", None), "kind", None)
+    dtype = getattr(y, "dtype", None)
+    kind = "U" if getattr(dtype, "type", None) is str else getattr(dtype, "kind", None)
     if getattr(estimator, "classes", None) is None or kind not in words or np.ndim(y) != 1:
         return
-    if (known := words[check_classes(estimator, least=1).dtype.kind]) != words[kind]:
+    if (known := words[check_classes(estimator, least=least).dtype.kind]) != words[kind]:
         raise ValueError(
             f"The 'classes' of {type(estimator).__name__} are {known} and y is {words[kind]}: no "
             f"label would be one of them. Got classes={estimator.classes!r}."

@@ -88,6 +88,11 @@ class Unit:
         return self.bound is NORM
 
     @property
+    def in_rows(self) -> bool:
+        """Whether more rows hide it better: those of a matrix that changes as a whole add noise."""
+        return self.by_rows or self.in_one_row
+
+    @property
     def pair(self) -> bool:
         """Whether it is a symmetric pair of entries."""
         return self.single and self.symmetric

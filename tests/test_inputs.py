@@ -15,19 +15,23 @@ from sklearn.base import clone
 import skdp
 from skdp import federated
 from skdp._inputs import checked, checked_updates, split_users
-from skdp.data.blocks import DenseRows, as_array, plain_block
+from skdp.data.blocks import DenseRows, as_array, plain_block, row_source
 from skdp.decomposition import randomize_row
 from skdp.graph import DPSpectralEmbedding
 from skdp.model_selection import make_private_scorer, split_interactions
+from skdp.model_selection._proven import as_rows
 from skdp.preprocessing import PublicScaler, RowClipper
 from skdp.preprocessing._steps import Standardisation
+from skdp.queries.interactions import InteractionQuery
 from skdp.recommend import DPRecommender, recall_at_n
 from skdp.regression._linear import LinearPredictor
+from skdp.regression._personalized_base import within_bounds
 
 SECRET, HUGE, DATE = "Rome", 10**400, np.datetime64("2020-02-29")
 CONFIG = federated.AggregationConfig(n_clients=3)
 DEVICE = partial(federated.PersonalizedClient, skdp.DPPersonalizedRegressor())
 N, D = 40, 4
+BOUNDS = np.array([[-1e20] * D, [1e20] * D])
 ROWS = [
     skdp.DPPCA(2), skdp.DPTruncatedSVD(2), skdp.DPStandardScaler(), skdp.DPIncrementalPCA(2),
     DPRecommender(2),
@@ -130,7 +134,7 @@ def test_missing_and_complex_numbers_get_advice_that_does_not_leak(model):
     assert "clip it to public bounds" in refusal(model, X, *y, **fit_params)
     text = refusal(model, np.ones((N, D)) + 37.25j, *y, **fit_params)
     assert re.search(r"Complex data not supported .*imaginary", text) and "37.25" not in text
-    scalars = [refusal(model, 37.25, *y, **fit_params)]
+    scalars = [refusal(model, x, *y, **fit_params) for x in (37.25, {"a": [37.25]})]
     if model in NUMERIC_Y:
         scalars.append(refusal(model, np.ones((N, D)), {37.25}, **fit_params))
     for text in scalars:
@@ -234,8 +238,17 @@ def test_classes_of_another_kind_than_the_labels_are_refused():
         for model in (skdp.DPRidgeClassifier(), skdp.DPScoreDensity(np.eye(D)[:2])):
             with pytest.raises(ValueError, match=f"'classes'.* are text and y is {kind}"):
                 model.set_params(classes=["a", "b"]).fit(X, labels)
-    with pytest.raises(ValueError, match=r"classes.* are numbers and y is text"):
-        skdp.DPPersonalizedClassifier(1, classes=[0, 1]).fit(X, y.astype(str), groups=y)
+    for labels in (y.astype(str), pd.Series(y.astype(str), dtype="string")):
+        with pytest.raises(ValueError, match=r"classes.* are numbers and y is text"):
+            skdp.DPPersonalizedClassifier(1, classes=[0, 1]).fit(X, labels, groups=y)
+    with pytest.raises(ValueError, match="at least 2 distinct"):
+        skdp.DPRidgeClassifier(classes=["a", "a"]).fit(X, y.astype(str))
+
+
+def test_text_in_targets_is_told_from_text_in_rows():
+    for rows, y in (([[1.0]], ["a"]), ([["a"]], [1.0])):
+        text = told(partial(skdp.DPRidge().fit, np.array(rows), pd.Series(y)))
+        assert "found text" in text and ("in y" in text) == ("a" in y)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -298,6 +311,25 @@ def test_duplicates_are_summed_as_64_bit_floats():
     X = sp.coo_array((np.ones(128, np.int8), (np.zeros(128, int),) * 2), shape=(N, D))
     rows = checked(skdp.DPPCA(), X, accept_sparse="csr"), plain_block(X), split_users(X, 1)[0]
     assert [float(each[0, 0]) for each in rows] == [128.0] * 3
+
+
+@pytest.mark.parametrize("form", [sp.csr_array, sp.coo_array])
+def test_what_else_is_stored_changes_no_sum_of_duplicates(form, rng):
+    """Scipy sorts all rows if one is not sorted, and shuffles the duplicates of each."""
+    parts = rng.permutation(np.tile([1e16, 1.0, -1e16, 0.25], 10))
+
+    def read(others):
+        values, columns = np.append(parts, np.zeros(3)), np.append(np.ones(40, int), others)
+        X = sp.csr_array((values, columns, [0, 41, 43]), shape=(2, D))
+        if form is sp.coo_array:
+            X = form((values, (np.repeat([0, 1], [41, 2]), columns)), shape=(2, D))
+        csr, rows = checked(skdp.DPPCA(), X, accept_sparse="csr"), as_rows(X)
+        sums = [*map(plain_block, (X, csr, rows)), *row_source(csr).blocks()]
+        sums += [RowClipper(np.inf).fit_transform(X), within_bounds(csr, BOUNDS)]
+        sums += [InteractionQuery(csr, degree_floor=1, adjacency="add_remove")._normalised()]
+        return [float(each[0, 1]) for each in sums]
+
+    assert read([3, 0, 2]) == read([0, 2, 0])
 
 
 def test_public_maps_sum_duplicates_before_they_truncate():

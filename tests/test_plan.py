@@ -15,6 +15,7 @@ from sklearn.metrics import accuracy_score, adjusted_rand_score, r2_score
 import skdp
 from skdp import datasets, theory
 from skdp.exceptions import BudgetExceededError
+from skdp.graph import DPSpectralEmbedding
 from skdp.preprocessing import DPStandardScaler
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.ledger.routes import on_made_data
@@ -22,6 +23,7 @@ from skdp.privacy.noise import words
 from skdp.recommend import DPRecommender
 from skdp.theory import _made, _plan
 from skdp.theory._plan import thinned_budget
+from tools.outcomes import messages_of
 from tools.ways import ESTIMATORS
 
 TRACE = [
@@ -313,6 +315,16 @@ def test_what_is_needed_halves_the_loss():
     assert math.isinf(skdp.DPRidge(epsilon=0.1).plan(100, 30).required_samples)
     needed = [skdp.DPRidge().plan(n, 30).required_samples / n for n in (2000, 2700, 3800)]
     assert max(needed) < 1.7 * min(needed)
+
+
+def test_more_rows_are_not_asked_for_where_they_add_noise():
+    plan = DPSpectralEmbedding(2, epsilon=0.1).plan(20)
+    assert plan.error > 0.5 and math.isnan(plan.required_samples)
+    assert "Half" not in str(pickle.loads(pickle.dumps(plan)))
+    for unit, more in (("row", True), ("frobenius", False)):
+        svd = skdp.DPTruncatedSVD(1, privacy_unit=unit, epsilon=0.1)
+        (said,) = (x for x in messages_of(svd.fit, np.zeros((9, 4))) if "learnt nothing" in x)
+        assert ("more rows" in said) == more
 
 
 @pytest.mark.thorough

@@ -299,9 +299,12 @@ def refuse_malformed(data: Any, name: str = "an estimator") -> None:
 def in_64_bits(data: Any) -> Any:
     """Return a COO matrix, whose duplicates a check sums, or extended floats as 64-bit floats."""
     coo = sp.issparse(data) and data.format == "coo" and data.dtype.kind in "fiub"
+    if coo and data.ndim == 2:
+        summed = data.astype(np.float64).tocsr()
+        return summed if summed.nnz == data.nnz else without_duplicates(data)
     with np.errstate(over="ignore"):
         extended = isinstance(data, np.ndarray) and data.dtype.char == "g"
-        return data.astype(np.float64, copy=False) if coo or extended else data
+        return data.astype(np.float64, copy=False) if extended else data
 
 
 def as_array(block: Any) -> NDArray[Any]:
@@ -328,8 +331,8 @@ def canonical(block: Any) -> Any:
     """Return the block without duplicate entries (explicit zeros are harmless to sums)."""
     block = sp.csr_array((block.data, block.indices, block.indptr), shape=block.shape)
     if not block.has_canonical_format:  # computed anew: the flag of a user's matrix may be wrong
-        block = block.copy()
-        block.sum_duplicates()
+        ordered = block.sorted_indices()
+        block = ordered if ordered.has_canonical_format else without_duplicates(block, block.dtype)
     return block
 
 
@@ -343,7 +346,7 @@ def plain_block(block: Any) -> Any:
         return as_array(block).astype(np.float64, copy=False)
     if sp.issparse(block):
         refuse_malformed(block, "a block")
-        return canonical(sp.csr_array(block.astype(np.float64, copy=False)))
+        return canonical(sp.csr_array(in_64_bits(block).astype(np.float64, copy=False)))
     return block
 
 
@@ -655,20 +658,21 @@ def cross_product(rows: Block, few: FloatArray) -> FloatArray:
     return dense(rows.T @ few) if sp.issparse(rows) else np.asarray((few.T @ rows).T)
 
 
-def without_duplicates(A: Any) -> Any:
+def without_duplicates(A: Any, dtype: Any = np.float64) -> Any:
     """Sum the duplicate entries of each matrix cell, in the order of their values.
 
-    If they were summed in storage order, an entry of one cell could change the rounding of the sum
-    of another cell.
+    If they were summed in storage order, or in the order in which scipy sorts them, an entry of one
+    cell could change the sum of another cell: 1e16 + 1 - 1e16 is 0 or 1.
     """
     entries = sp.coo_array(A)
     rows, columns = entries.coords
     data = entries.data.astype(np.float64)
     # Most matrices come in the order of their cells: one key of both takes next to no time.
-    order = np.lexsort((data, rows.astype(np.int64) * A.shape[1] + columns))
+    cells = rows.astype(np.int64) * A.shape[1] + columns
+    order = np.argsort(cells, kind="stable")
+    starts = np.flatnonzero(np.diff(cells[order], prepend=-1))
+    shared = np.repeat((sizes := np.diff(starts, append=len(order))) > 1, sizes)
+    order[shared] = order[shared][np.lexsort((data[order[shared]], cells[order[shared]]))]
     rows, columns, data = rows[order], columns[order], data[order]
-    first = np.ones(len(data), dtype=bool)
-    first[1:] = (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])
-    starts = np.flatnonzero(first)
     sums = np.add.reduceat(data, starts) if starts.size else data
-    return sp.csr_array((sums, (rows[starts], columns[starts])), shape=A.shape)
+    return sp.csr_array((sums.astype(dtype), (rows[starts], columns[starts])), shape=A.shape)

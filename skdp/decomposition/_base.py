@@ -213,7 +213,10 @@ def warn_of_verdict(estimator, found, asked, kept, chance=0.0, positive=0):
         return True
     if not found:
         said = f"{name} learnt nothing from the data: no component exceeds the noise level. Use "
-        said += f"more {units_of(estimator)} or a larger 'epsilon'; plan() estimates how many."
+        if estimator._protects.in_rows:
+            said += f"more {units_of(estimator)} or a larger 'epsilon'; plan() estimates how many."
+        else:
+            said += "a larger 'epsilon'; plan() estimates what it gains."
         warn_caller(said + check_given(estimator), NoSignalWarning)
     else:
         said = f"{name} could use only {found} of {asked} components: the others do not "

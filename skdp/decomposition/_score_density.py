@@ -240,7 +240,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
             The fitted estimator.
         """
         self._check_parameters()
-        _validation.check_kind(self, y)
+        _validation.check_kind(self, y, least=1)
         session = self._open_session()
         if self.classes is None:
             rows = check_rows(self, X, accept_sparse="csr")

@@ -385,6 +385,7 @@ class LocalTransport:
     ) -> None:
         self._handlers = handlers
         self._lost = lost
+        self.refusals: dict[str, int] = {}  # why, and the first client that said so
 
     def exchange(self, messages: Mapping[int, bytes], accept: Callable[[int, bytes], bool]) -> None:
         """Deliver each message and its answer; a client that refuses sends none."""
@@ -393,7 +394,8 @@ class LocalTransport:
                 continue
             try:
                 answer = self._handlers[client_id](message)
-            except InvalidMessageError:
+            except InvalidMessageError as error:
+                self.refusals.setdefault(str(error), client_id)
                 continue
             if self._lost is None or not self._lost(client_id, message_kind(answer)):
                 accept(client_id, answer)

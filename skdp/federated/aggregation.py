@@ -533,9 +533,14 @@ class SecureAggregator:
     def __call__(self, request: bytes, size: int) -> AggregationResult:
         """Open the sum of all clients' answers to a public question of `size` words."""
         messages = self._server.begin(request, size)
-        while messages:
-            self._transport.exchange(messages, self._accept)
-            messages = self._server.advance()
+        try:
+            while messages:
+                self._transport.exchange(messages, self._accept)
+                messages = self._server.advance()
+        except AggregationAbortedError as error:
+            for why, client in getattr(self._transport, "refusals", {}).items():
+                error.add_note(f"Client {client} refused: {why}")
+            raise
         return AggregationResult(self._server.total, self._server.n_survivors, self._server.step)
 
     def _accept(self, client_id: int, answer: bytes) -> bool:

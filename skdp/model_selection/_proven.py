@@ -21,7 +21,7 @@ from sklearn.preprocessing import Binarizer, FunctionTransformer, Normalizer, On
 
 from skdp._limits import CACHED, GRAM_FEATURES
 from skdp.base import BaseDPEstimator, no_warnings
-from skdp.data.blocks import refuse_malformed
+from skdp.data.blocks import in_64_bits, refuse_malformed
 from skdp.decomposition import DPPCA, DPTruncatedSVD
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 from skdp.regression import DPRidge, DPRidgeClassifier, DPTraceRegressor
@@ -412,7 +412,7 @@ def as_rows(X):
         return tuple(map(as_entries, X))
     if sp.issparse(X):
         refuse_malformed(X, "a scorer")
-        return sp.csr_array(X)
+        return sp.csr_array(in_64_bits(X))
     return X if hasattr(X, "iloc") else as_entries(X)
 
 

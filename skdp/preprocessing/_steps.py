@@ -104,7 +104,7 @@ class RowClipper(_PublicStep):
         clip_norm = _validation.check_real(self, "clip_norm", 0, math.inf, closed="right")
         X = _inputs.checked(self, X, accept_sparse="csr", reset=False, copy=True)
         if sp.issparse(X):
-            X.sum_duplicates()
+            X = type(X)(blocks.canonical(X))
         return clipped(X, clip_norm)
 
 
@@ -118,9 +118,10 @@ def clipped(rows, clip_norm):
     lengths = np.sqrt(blocks.square_norms(relative))
     # A margin for rounding in the dtype of X, so that no result exceeds the bound.
     short = clip_norm * (1 - 4 * np.finfo(rows.dtype).eps)
-    with np.errstate(over="ignore"):  # a length beyond all floats is longer than the bound
+    # A length beyond all floats is longer than the bound; an infinite bound times 0 is not used.
+    with np.errstate(over="ignore", invalid="ignore"):
         long = largest * lengths > clip_norm
-    scaled = blocks.scale_rows(relative, short / np.maximum(lengths, 1.0)).astype(rows.dtype)
+        scaled = blocks.scale_rows(relative, short / np.maximum(lengths, 1.0)).astype(rows.dtype)
     if not sp.issparse(rows):
         return np.where(blocks.spread(long, rows), scaled, rows)
     rows.data = np.where(blocks.spread(long, rows), scaled.data, rows.data)

@@ -28,7 +28,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp._limits import BLOCK, GRAM_FEATURES, ROUNDING, FloatArray
-from skdp.data.blocks import AnyRows, Block, block_gram, column_sums, entrywise
+from skdp.data.blocks import AnyRows, Block, block_gram, column_sums, entrywise, plain_block
 from skdp.data.factorisations import of_public
 from skdp.data.histories import MARGIN, binary_rows, history_rows, with_unit_pairs
 from skdp.data.integers import exact_map, off_grid, on_grid
@@ -145,9 +145,7 @@ class InteractionQuery(PrivateQuery):
         """Binary rows over sqrt(max(degree, floor)): inside the gate, once."""
         if self._rows is None:
             raw = self._raw if self._prepare is None else self._prepare(self._raw)
-            R = sp.csr_array(raw, dtype=np.float64, copy=True)
-            R.has_canonical_format = R.has_sorted_indices = False
-            R.sum_duplicates()
+            R = sp.csr_array(plain_block(raw)).copy()
             R.data = np.where(np.isnan(R.data), 0.0, R.data)
             R.eliminate_zeros()
             R = R if self._kept is None else R[:, self._kept]

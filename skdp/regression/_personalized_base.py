@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, check_X_y, column_or_1d
 from skdp import _inputs, _validation
 from skdp._limits import BLOCK
 from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic, no_warnings
+from skdp.data.blocks import canonical
 from skdp.data.units import GroupForm, UserRows, groups_of
 from skdp.exceptions import (
     NoSignalWarning,
@@ -68,9 +69,8 @@ def within_bounds(X, bounds):
     low, high = bounds
     if sp.issparse(X) and ((low > 0).any() or (high < 0).any()):  # zeros are beyond
         X = X.toarray()
-    X = X.copy()
+    X = canonical(X).copy() if sp.issparse(X) else X.copy()
     if sp.issparse(X):
-        X.sum_duplicates()
         values, column = X.data, X.indices
         outside = np.flatnonzero((values < low[column]) | (values > high[column]))
         column = column[outside]

@@ -111,7 +111,8 @@ class FitPlan:
         Median fraction of ``best - trivial`` that is lost; nan if nothing can be gained.
     required_samples : float
         Number of samples that would lose half as much: infinity if it is more than 16 times
-        `n_samples`, `n_samples` if next to nothing is lost.
+        `n_samples`, `n_samples` if next to nothing is lost, nan for edges and changes of a matrix,
+        where more rows add noise too.
     assumptions : tuple of str
         What the synthetic data are.
     releases : tuple of PlannedRelease
@@ -149,7 +150,7 @@ class FitPlan:
             ("Compare with", f"{self.best:.2g} without noise, {self.trivial:.2g} without a fit"),
             ("Lost", lost),
         ]
-        if self.required_samples != self.n_samples:
+        if not (self.required_samples == self.n_samples or math.isnan(self.required_samples)):
             said, least = f"about {self.required_samples}", f"{_MORE[-1] * self.n_samples:.0f}"
             said = f"more than {least}" if math.isinf(self.required_samples) else said
             facts.append(("Half as much", f"is lost with {said} samples"))
@@ -253,11 +254,11 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
     error = float(np.median([made.lost_fraction(score) for score, made, _ in fits]))
     fits.sort(key=itemgetter(0))
     score, made, model = fits[len(fits) // 2]
-    needed: float = n
+    unit, needed = unit_of(estimator), float(n)
     if error > _SEEN and math.isfinite(budget.epsilon):
         middle = fits[1:2] if large else fits[len(fits) // 2 - 1 :][:N_FEW]
-        needed = _needed(n, error, [each for _, each, _ in middle], fit)
-    unit = unit_of(estimator)
+        alike = [each for _, each, _ in middle]
+        needed = _needed(n, error, alike, fit) if unit.in_rows else math.nan
     said = f"unit {getattr(estimator, 'privacy_unit', 'row')}, {estimator.adjacency}"
     return FitPlan(
         estimator=name,

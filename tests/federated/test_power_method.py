@@ -365,6 +365,7 @@ def test_a_sum_that_does_not_fit_costs_nothing(what):
         ask()
     assert not caught.value.opened
     assert all(client.releases_ == () for client in clients)
+    assert caught.value.__notes__[0].startswith(f"Client {3 * (what != 'another size')} refused: ")
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
