@@ -66,7 +66,7 @@ class Likelihood:
         self.lowest, self.highest, self.noise_scale = np.zeros(d), np.zeros(d), 0.0
         self._logs, self._possible = np.zeros(self._reached.shape), np.ones(1)
         self._columns, self._cells = np.arange(d), np.arange(len(prior))
-        self._known = np.zeros(points.shape, np.intp)
+        self._known = np.zeros(points.shape, bool)
         self._kernels: FloatArray | None = None
         if kinds and d > 1:
             self._kernels, self._to_cells = _kernels(len(prior))
@@ -85,10 +85,11 @@ class Likelihood:
         last, asked, ranks = self.points.shape[1] - 1, [], []
         for _ in range(questions):
             near = np.minimum((self._reached[:, None] >= order).argmax(axis=2), last)
-            off = np.abs(self._cells[:-1] - near[:, :1]) + self._known
-            near = np.concatenate((near, off.argmin(axis=1)[:, None]), axis=1)
             which = near[columns, self._known[columns[:, None], near].argmin(axis=1)]
-            self._known[columns, which] = self._cells[-1]
+            if np.count_nonzero(again := self._known[columns, which]):
+                off = np.abs(self._cells[:-1] - near[:, :1]) + self._cells[-1] * self._known
+                which = np.where(again, off.argmin(axis=1), which)
+            self._known[columns, which] = True
             asked.append(which)
             ranks.append(self._learn(which, ask.ranks(which, share=share / questions)))
         z, sizes = np.array(ranks), np.abs(ranks)

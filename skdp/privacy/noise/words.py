@@ -173,10 +173,8 @@ class _KeyedWords:
 
 
 def _system_words(n: int, /) -> WordArray:
-    if n > _BLOCK_WORDS:  # OpenSSL takes a C int
-        starts = range(0, n, _BLOCK_WORDS)
-        return np.concatenate([_system_words(min(_BLOCK_WORDS, n - i)) for i in starts])
-    return np.frombuffer(ssl.RAND_bytes(8 * n), dtype=np.uint64)
+    sizes = (min(_BLOCK_WORDS, n - i) for i in range(0, n, _BLOCK_WORDS))  # OpenSSL takes a C int
+    return np.frombuffer(b"".join(ssl.RAND_bytes(8 * size) for size in sizes), dtype=np.uint64)
 
 
 def _hash(purpose: bytes, *parts: KeyPart) -> bytes:
