@@ -99,8 +99,6 @@ def _edge_factor(shape: tuple[float, int], kurtosis: float) -> float:
     """
     edge, rare = math.sqrt(shape[0]) + math.sqrt(shape[1]), kurtosis + 6
     factor = 1 + kurtosis / (2 * math.sqrt(shape[0] * shape[1]))
-    if factor <= 2:  # no more than that of sparse noise
-        return factor
     d, mean = np.asarray(shape), np.asarray(shape[::-1]) / rare
     most = math.ceil(np.nan_to_num(pdtrik(1 - 0.01 / d, mean)).max(initial=1.0))
     return min(factor, max(2.0, math.sqrt(most * rare) / edge))

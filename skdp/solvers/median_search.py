@@ -90,22 +90,19 @@ class Likelihood:
                 off = np.abs(self._cells[:-1] - near[:, :1]) + self._cells[-1] * self._known
                 which = np.where(again, off.argmin(axis=1), which)
             self._known[columns, which] = True
+            answer = ask.ranks(which, share=share / questions)
+            self.noise_scale = max(answer.noise_scale, 0.01)  # without noise we would divide by 0
+            z = answer.value / self.noise_scale
+            below, above = log_ndtr(np.array((z, -z))) + z**2 / 2
+            self._logs += np.where(self._cells <= which[:, None], below[:, None], above[:, None])
+            self._update()
             asked.append(which)
-            ranks.append(self._learn(which, ask.ranks(which, share=share / questions)))
-        z, sizes = np.array(ranks), np.abs(ranks)
-        self.lowest = np.minimum(self.lowest, z.min(axis=0))
-        self.highest = np.maximum(self.highest, z.max(axis=0))
+            ranks.append(z)
+        ends, sizes = np.array([self.lowest, self.highest, *ranks]), np.abs(ranks)
+        self.lowest, self.highest = ends.min(axis=0), ends.max(axis=0)
         self.faintest, self.total = sizes.min(axis=0), sizes.sum(axis=0)
         self.nearest = self.points[columns, np.array(asked)[sizes.argmin(axis=0), columns]]
         return self
-
-    def _learn(self, which: IntArray, answer: Answer) -> FloatArray:
-        self.noise_scale = max(answer.noise_scale, 0.01)  # without noise we would divide by 0
-        z = np.asarray(answer.value / self.noise_scale)
-        below, above = log_ndtr(np.array((z, -z))) + z**2 / 2
-        self._logs += np.where(self._cells <= which[:, None], below[:, None], above[:, None])
-        self._update()
-        return z
 
     def _update(self) -> None:
         """Compute the posterior of all columns from their ranks so far.
