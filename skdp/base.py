@@ -135,13 +135,15 @@ def run_atomically(fit, estimator, args, kwargs):
         opened = []
         outer = _OPENED.set(opened)
         try:
-            vars(estimator).update(plain := _plain_numbers(estimator))
-            given = before | plain
+            given = {name: before.get(name) for name in _parameters(type(estimator))}
+            # Numbers of numpy become those of Python, which do not overflow.
+            plain = {k: v.item() for k, v in given.items() if isinstance(v, np.number)}
+            vars(estimator).update(plain)
             stale = vars(estimator).pop("_released_names", ())
             with one_blas_thread() if _is_narrow(args, kwargs) else nullcontext():
                 run = with_callbacks(fit) if vars(estimator).get("_skl_callbacks") else fit
                 fitted = run(estimator, *args, **kwargs)
-            _check_unchanged(estimator, given)
+            _check_unchanged(estimator, given | plain)
             vars(estimator).update({name: before[name] for name in plain})
             # Attributes that an earlier fit released and this one did not are removed.
             now = vars(estimator).setdefault("_released_names", stale)
@@ -158,16 +160,15 @@ def run_atomically(fit, estimator, args, kwargs):
             _OPENED.reset(outer)
 
 
-def _plain_numbers(estimator):
-    """Return parameters that are numbers of numpy as those of Python, which do not overflow."""
-    params = estimator.get_params(deep=False).items()
-    return {name: value.item() for name, value in params if isinstance(value, np.number)}
+@functools.lru_cache  # of public classes; inspection takes as long as some releases
+def _parameters(kind):
+    return tuple(inspect.signature(kind).parameters)
 
 
-def _check_unchanged(estimator, before):
+def _check_unchanged(estimator, given):
     """Raise if a callback, or another thread, changed parameters."""
-    for name in estimator.get_params(deep=False):
-        if vars(estimator).get(name) is not before.get(name):
+    for name, value in given.items():
+        if vars(estimator).get(name) is not value:
             raise PrivacyError(f"The parameter {name!r} was changed during the fit. Fit again.")
 
 
@@ -227,7 +228,7 @@ class FitObserver(Account):
 
     def call_back(self, estimator: Any) -> None:
         """Tell the callbacks of an estimator that its fit begins, and of all releases from here."""
-        self._estimator, self._given = estimator, vars(estimator).copy()
+        self._estimator, self._given = estimator, estimator.get_params(deep=False)
         self._root = estimator._init_callback_context(max_subtasks=None)
         self._root.call_on_fit_task_begin(estimator=estimator)
 
@@ -283,9 +284,9 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         unit = getattr(self, "privacy_unit", "row")
         adjacency = check_option(self, "adjacency", self._privacy_units[unit])
         source = make_source(random_state, name)
-        charged = any(around()) and not routes.is_on_made_data(self)  # a ledger prices all fits
-        split = split and self._splits_budget and not charged
-        budget = PrivacyBudget(epsilon, 0.0 if pure else delta, split=split)
+        budget = PrivacyBudget(epsilon, 0.0 if pure else delta, split=split and self._splits_budget)
+        if budget.copies > 1 and any(around()) and not routes.is_on_made_data(self):
+            budget = PrivacyBudget(epsilon, budget.delta)  # a ledger prices all fits
         return PrivacySession(
             budget, source=source, adjacency=adjacency, unit=unit, observer=FitObserver()
         )
@@ -342,8 +343,8 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
     def _warn_of_search(self, epsilon):
         """Warn once that fits of a search over epsilon add up; its clones indicate a search."""
         tried = _TRIED.get(self)
-        paid = any(around()) or routes.RUN.get()  # a private search pays for its runs
-        if tried is None or epsilon in tried or epsilon == math.inf or paid:
+        paid = epsilon == math.inf or routes.RUN.get()  # a private search pays for its runs
+        if tried is None or epsilon in tried or paid or any(around()):
             return
         tried.add(epsilon)
         if len(tried) == 2:

@@ -104,7 +104,7 @@ class RankQuery(SumQuery):
                 self._coded[:, -codes.ends.shape[2] :] += columns.sum_parts(codes)
             self._known = known  # last: a pass that failed is made again
         near, total = self._coded[each, which], self._coded[:, -2]
-        if self._compared[each, which].any():
+        if np.count_nonzero(self._compared[each, which]):
             near = self._known[each, which] + columns.sum_parts(work.at(which[:, None]))[:, 0]
         return near, total + self._coded[:, -1] * self._about
 

@@ -64,7 +64,6 @@ class Likelihood:
         self.points, self._prior, self.kinds = points, prior / prior.sum(), kinds
         self._reached = np.repeat(self._prior.cumsum()[None], d, axis=0)
         self.lowest, self.highest, self.noise_scale = np.zeros(d), np.zeros(d), 0.0
-        self.faintest, self.nearest, self.total = np.full(d, math.inf), np.zeros(d), np.zeros(d)
         self._logs, self._possible = np.zeros(self._reached.shape), np.ones(1)
         self._columns, self._cells = np.arange(d), np.arange(len(prior))
         self._known = np.zeros(points.shape, bool)
@@ -83,27 +82,27 @@ class Likelihood:
         """
         # A cell that ends at a quantile but for rounding, as of a symmetric prior, lies below it.
         columns, order = self._columns, (1 + NEGLIGIBLE) * np.array(_ORDER)[:, None]
-        last = self.points.shape[1] - 1
+        last, asked, ranks = self.points.shape[1] - 1, [], []
         for _ in range(questions):
-            near = np.minimum((self._reached[:, None] < order).sum(axis=2), last)
-            off = np.abs(self._cells[:-1] - near[:, :1]) + self._cells[-1] * self._known
-            near = np.concatenate((near, off.argmin(axis=1)[:, None]), axis=1)
+            near = np.minimum((self._reached[:, None] >= order).argmax(axis=2), last)
             which = near[columns, self._known[columns[:, None], near].argmin(axis=1)]
+            if np.count_nonzero(again := self._known[columns, which]):
+                off = np.abs(self._cells[:-1] - near[:, :1]) + self._cells[-1] * self._known
+                which = np.where(again, off.argmin(axis=1), which)
             self._known[columns, which] = True
-            self._learn(which, ask.ranks(which, share=share / questions))
+            answer = ask.ranks(which, share=share / questions)
+            self.noise_scale = max(answer.noise_scale, 0.01)  # without noise we would divide by 0
+            z = answer.value / self.noise_scale
+            below, above = log_ndtr(np.array((z, -z))) + z**2 / 2
+            self._logs += np.where(self._cells <= which[:, None], below[:, None], above[:, None])
+            self._update()
+            asked.append(which)
+            ranks.append(z)
+        ends, sizes = np.array([self.lowest, self.highest, *ranks]), np.abs(ranks)
+        self.lowest, self.highest = ends.min(axis=0), ends.max(axis=0)
+        self.faintest, self.total = sizes.min(axis=0), sizes.sum(axis=0)
+        self.nearest = self.points[columns, np.array(asked)[sizes.argmin(axis=0), columns]]
         return self
-
-    def _learn(self, which: IntArray, answer: Answer) -> None:
-        self.noise_scale = max(answer.noise_scale, 0.01)  # without noise we would divide by 0
-        z = answer.value / self.noise_scale
-        self.lowest, self.highest = np.minimum(self.lowest, z), np.maximum(self.highest, z)
-        size = np.abs(z)
-        closer, self.total = size < self.faintest, self.total + size
-        self.faintest = np.where(closer, size, self.faintest)
-        self.nearest = np.where(closer, self.points[self._columns, which], self.nearest)
-        below, above = log_ndtr((z, -z)) + z**2 / 2
-        self._logs += np.where(self._cells <= which[:, None], below[:, None], above[:, None])
-        self._update()
 
     def _update(self) -> None:
         """Compute the posterior of all columns from their ranks so far.
@@ -138,7 +137,7 @@ class Likelihood:
 
     def cell(self, q: float) -> IntArray:
         """Return the cell of each column that contains the posterior quantile q."""
-        return np.asarray((self._reached < q).sum(axis=1))
+        return np.asarray((self._reached >= q).argmax(axis=1))
 
     def low_end(self, q: float) -> FloatArray:
         """Return the lower end of that cell."""
