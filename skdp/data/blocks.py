@@ -350,7 +350,7 @@ def plain_block(block: Any) -> Any:
 class SparseRows(_RangeOfRows):
     """Rows of a CSR matrix or array; duplicates are summed before anything is computed."""
 
-    sparse = True
+    sparse = _plain = True
 
     def whole(self) -> Any:
         """Return the rows as one matrix."""
@@ -396,7 +396,8 @@ def zero_rows(n: int, d: int, *, sparse: bool = False) -> Any:
 
 def plain_blocks(source: RowSource) -> Iterator[Block]:
     """Yield the blocks of a source in a form for the row maps, whatever a user's source yields."""
-    return source.blocks() if type(source) is SparseRows else map(plain_block, source.blocks())
+    own = getattr(type(source), "_plain", False)  # of CSR rows without duplicates, or of a view
+    return source.blocks() if own else map(plain_block, source.blocks())
 
 
 def pieces_of(part: RowSource) -> Iterator[Block]:
@@ -536,11 +537,11 @@ def spread(numbers: NDArray[Any], rows: Block) -> NDArray[Any]:
     return np.repeat(numbers, np.diff(rows.indptr))
 
 
-def _over_rows(ufunc: np.ufunc, values: NDArray[Any], indptr: NDArray[Any], out: Any) -> Any:
-    """Reduce the stored entries of each CSR row that has any."""
-    filled = np.flatnonzero(indptr[1:] > indptr[:-1])
+def _over_rows(ufunc: np.ufunc, values: NDArray[Any], rows: Any, of_none: Any) -> NDArray[Any]:
+    """Reduce the stored entries of each CSR row, if it has any."""
+    out, filled = np.full(rows.shape[0], of_none), np.flatnonzero(np.diff(rows.indptr))
     if filled.size:
-        out[filled] = ufunc.reduceat(values, indptr[filled])
+        out[filled] = ufunc.reduceat(values, rows.indptr[filled])
     return out
 
 
@@ -548,16 +549,14 @@ def square_norms(rows: Block) -> FloatArray:
     """Return the squared norm of each row; it is exact for integer entries while below 2**53."""
     if isinstance(rows, np.ndarray):
         return row_squares(rows)
-    out = np.zeros(rows.shape[0])
-    return np.asarray(_over_rows(np.add, rows.data * rows.data, rows.indptr, out))
+    return _over_rows(np.add, rows.data * rows.data, rows, 0.0)
 
 
 def largest_entries(rows: Block, out: Any = None) -> FloatArray:
     """Largest absolute value of each row; `out` is memory for dense ones."""
     if isinstance(rows, np.ndarray):
         return np.asarray(np.abs(rows, out=out).max(axis=1, initial=0.0))
-    out = np.zeros(rows.shape[0])
-    return np.asarray(_over_rows(np.maximum, np.abs(rows.data), rows.indptr, out))
+    return _over_rows(np.maximum, np.abs(rows.data), rows, 0.0)
 
 
 def finite_rows(rows: Block) -> NDArray[np.bool_]:
@@ -565,8 +564,7 @@ def finite_rows(rows: Block) -> NDArray[np.bool_]:
     if isinstance(rows, np.ndarray):
         finite = np.isfinite(rows)
         return np.ones(len(rows), bool) if finite.all() else np.asarray(finite.all(axis=1))
-    out = np.ones(rows.shape[0], bool)
-    return np.asarray(_over_rows(np.logical_and, np.isfinite(rows.data), rows.indptr, out))
+    return _over_rows(np.logical_and, np.isfinite(rows.data), rows, True)
 
 
 def finite_only(rows: Block) -> Block:
@@ -622,7 +620,7 @@ def _full(stored: Any, size: int) -> Any:
 
 
 def block_gram(rows: Block) -> FloatArray:
-    """Return Z'Z of one block; a sparse block is multiplied in bands of columns, to save memory.
+    """Return Z'Z of one block; a wide sparse one is multiplied in bands of columns, to save memory.
 
     Leading columns that are nearly full (columns may be sorted by their sums) are made dense first.
     A band is multiplied only with itself and later bands: Z'Z is symmetric.
@@ -637,6 +635,9 @@ def block_gram(rows: Block) -> FloatArray:
         gram[:first] = rows[:, :first].toarray().T @ rows
         gram[first:, :first] = gram[:first, first:].T
         rows = rows[:, first:]
+    if (d - first) ** 2 <= BLOCK // 2:
+        gram[first:, first:] = _gram_of_pairs(rows)
+        return gram
     columns, rest = rows.tocsc(), gram[first:, first:]
     width = max(1, min(BLOCK // max(1, d), (d - first) // 4))
     for start in range(0, d - first, width):
@@ -647,12 +648,35 @@ def block_gram(rows: Block) -> FloatArray:
     return gram
 
 
+def _gram_of_pairs(rows: Block) -> FloatArray:
+    """Return Z'Z of CSR rows: products of two entries of a row, added up in an array in the cache.
+
+    Rows of about one length are read side by side, with zeros where a row has ended.
+    """
+    d, lengths = rows.shape[1], np.diff(rows.indptr)
+    data, columns = np.append(rows.data, 0.0), np.append(rows.indices, 0).astype(np.intp)
+    which, sums = np.argsort(-lengths, kind="stable"), np.zeros((d, d))
+    while which.size and lengths[which[0]]:
+        place = np.arange(lengths[which[0]])[:, None]
+        some, which = np.split(which, [max(1, CACHED // place.size**2)])
+        at = np.where(place < lengths[some], rows.indptr[some] + place, -1)
+        z, i, (a, b) = data[at], columns[at], np.tril_indices(len(at))
+        np.add.at(sums.reshape(-1), (i[a] * d + i[b]).ravel(), (z[a] * z[b]).ravel())
+    np.fill_diagonal(sums, sums.diagonal() / 2)
+    return sums + sums.T
+
+
 def cross_product(rows: Block, few: FloatArray) -> FloatArray:
     """Return Z'P of one block, for a matrix P of few columns.
 
-    Dense blocks compute (P'Z)': BLAS takes up to twice as long if the narrow factor comes last.
+    Dense blocks compute (P'Z)': BLAS takes up to twice as long if the narrow factor comes last. Of
+    next to no columns each by itself is faster.
     """
-    return dense(rows.T @ few) if sp.issparse(rows) else np.asarray((few.T @ rows).T)
+    if sp.issparse(rows):
+        return dense(rows.T @ few)
+    if few.shape[1] < 4:
+        return np.stack([column @ rows for column in few.T], axis=1)
+    return np.asarray((few.T @ rows).T)
 
 
 def without_duplicates(A: Any) -> Any:
