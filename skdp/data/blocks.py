@@ -324,10 +324,15 @@ def _as_number(value: Any) -> float:
     return math.nan
 
 
+def _afresh(X: Any) -> Any:
+    """Return the CSR rows as a new object without flags: those of a user's matrix may be wrong."""
+    return sp.csr_array((X.data, X.indices, X.indptr), shape=X.shape)
+
+
 def canonical(block: Any) -> Any:
     """Return the block without duplicate entries (explicit zeros are harmless to sums)."""
-    block = sp.csr_array((block.data, block.indices, block.indptr), shape=block.shape)
-    if not block.has_canonical_format:  # computed anew: the flag of a user's matrix may be wrong
+    block = _afresh(block)
+    if not block.has_canonical_format:
         block = block.copy()
         block.sum_duplicates()
     return block
@@ -348,7 +353,7 @@ def plain_block(block: Any) -> Any:
 
 
 class SparseRows(_RangeOfRows):
-    """Rows of a CSR matrix or array; duplicates are summed before anything is computed."""
+    """Rows of a CSR array whose flags are its own; duplicates are summed before all else."""
 
     sparse = _plain = True
 
@@ -371,22 +376,24 @@ class SparseRows(_RangeOfRows):
         while start < stop:
             last = int(np.searchsorted(X.indptr, int(X.indptr[start]) + entries, side="right")) - 1
             end = min(max(last, start + 1), start + BLOCK_ROWS, stop)
-            yield canonical(self._rows(start, end))
+            block = self._rows(start, end)
+            yield block if X.has_canonical_format else canonical(block)
             start = end
 
     def _rows(self, i: int, j: int) -> Any:
-        X = self._X
+        X, rows = self._X, sp.csr_array((j - i, self.n_features))
         a, b = X.indptr[i], X.indptr[j]
-        data = X.data[a:b].astype(np.float64, copy=False)
-        parts = (data, X.indices[a:b], X.indptr[i : j + 1] - a)
-        return sp.csr_array(parts, shape=(j - i, self.n_features))
+        # The constructor copies parts of larger arrays: numbers too, and indices of each new block.
+        rows.data, rows.indices = X.data[a:b].astype(np.float64, copy=False), X.indices[a:b].copy()
+        rows.indptr = X.indptr[i : j + 1] - a
+        return rows
 
 
 def row_source(X: Any) -> RowSource:
     """Wrap an array, memory map or sparse matrix as a source of row blocks; a source stays."""
     if is_source(X):
         return cast(RowSource, X)
-    return SparseRows(X.tocsr()) if sp.issparse(X) else DenseRows(X)
+    return SparseRows(_afresh(X.tocsr())) if sp.issparse(X) else DenseRows(X)
 
 
 def zero_rows(n: int, d: int, *, sparse: bool = False) -> Any:
@@ -564,7 +571,9 @@ def finite_rows(rows: Block) -> NDArray[np.bool_]:
     if isinstance(rows, np.ndarray):
         finite = np.isfinite(rows)
         return np.ones(len(rows), bool) if finite.all() else np.asarray(finite.all(axis=1))
-    return _over_rows(np.logical_and, np.isfinite(rows.data), rows, True)
+    out, bad = np.ones(rows.shape[0], bool), np.flatnonzero(~np.isfinite(rows.data))
+    out[np.searchsorted(rows.indptr, bad, side="right") - 1] = False
+    return out
 
 
 def finite_only(rows: Block) -> Block:
@@ -649,10 +658,7 @@ def block_gram(rows: Block) -> FloatArray:
 
 
 def _gram_of_pairs(rows: Block) -> FloatArray:
-    """Return Z'Z of CSR rows: products of two entries of a row, added up in an array in the cache.
-
-    Rows of about one length are read side by side, with zeros where a row has ended.
-    """
+    """Return Z'Z of CSR rows by pairs of entries; zeros stand where a row ends before others."""
     d, lengths = rows.shape[1], np.diff(rows.indptr)
     data, columns = np.append(rows.data, 0.0), np.append(rows.indices, 0).astype(np.intp)
     which, sums = np.argsort(-lengths, kind="stable"), np.zeros((d, d))
@@ -669,8 +675,7 @@ def _gram_of_pairs(rows: Block) -> FloatArray:
 def cross_product(rows: Block, few: FloatArray) -> FloatArray:
     """Return Z'P of one block, for a matrix P of few columns.
 
-    Dense blocks compute (P'Z)': BLAS takes up to twice as long if the narrow factor comes last. Of
-    next to no columns each by itself is faster.
+    Dense blocks compute (P'Z)', or one column at a time: BLAS takes up to twice as long otherwise.
     """
     if sp.issparse(rows):
         return dense(rows.T @ few)
@@ -687,12 +692,9 @@ def without_duplicates(A: Any) -> Any:
     """
     entries = sp.coo_array(A)
     rows, columns = entries.coords
-    data = entries.data.astype(np.float64)
-    # Most matrices come in the order of their cells: one key of both takes next to no time.
-    order = np.lexsort((data, rows.astype(np.int64) * A.shape[1] + columns))
-    rows, columns, data = rows[order], columns[order], data[order]
-    first = np.ones(len(data), dtype=bool)
-    first[1:] = (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])
-    starts = np.flatnonzero(first)
+    data, cells = entries.data.astype(np.float64), rows.astype(np.int64) * A.shape[1] + columns
+    order = np.lexsort((data, cells))  # most matrices come in the order of their cells
+    data, cells = data[order], cells[order]
+    starts = np.flatnonzero(np.diff(cells, prepend=-1))
     sums = np.add.reduceat(data, starts) if starts.size else data
-    return sp.csr_array((sums, (rows[starts], columns[starts])), shape=A.shape)
+    return sp.csr_array((sums, np.divmod(cells[starts], max(1, A.shape[1]))), shape=A.shape)
