@@ -403,8 +403,8 @@ def zero_rows(n: int, d: int, *, sparse: bool = False) -> Any:
 
 def plain_blocks(source: RowSource) -> Iterator[Block]:
     """Yield the blocks of a source in a form for the row maps, whatever a user's source yields."""
-    own = getattr(type(source), "_plain", False)  # of CSR rows without duplicates, or of a view
-    return source.blocks() if own else map(plain_block, source.blocks())
+    plain = "_plain" in vars(type(source))  # ours; a subclass may yield anything
+    return source.blocks() if plain else map(plain_block, source.blocks())
 
 
 def pieces_of(part: RowSource) -> Iterator[Block]:
@@ -571,9 +571,7 @@ def finite_rows(rows: Block) -> NDArray[np.bool_]:
     if isinstance(rows, np.ndarray):
         finite = np.isfinite(rows)
         return np.ones(len(rows), bool) if finite.all() else np.asarray(finite.all(axis=1))
-    out, bad = np.ones(rows.shape[0], bool), np.flatnonzero(~np.isfinite(rows.data))
-    out[np.searchsorted(rows.indptr, bad, side="right") - 1] = False
-    return out
+    return _over_rows(np.logical_and, np.isfinite(rows.data), rows, True)
 
 
 def finite_only(rows: Block) -> Block:
