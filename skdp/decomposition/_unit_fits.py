@@ -337,8 +337,9 @@ def fit_entries(estimator, session, X, route):
     V = spectral.axes(means, k) if route == "sums" else V  # next to the mean
     if ritz is None and noise:
         of_cells = ask.noise_scale if route == "one_shot" else 0.0
-        graph = ask if unit.kind.symmetric else None
+        graph = ask if unit.kind.symmetric and route != "sums" else None
         U, values, V = _with_mean(U, values, V, means, noise, of_cells, graph)
+        U = V if unit.kind.symmetric and route == "sums" else U  # degrees are on both sides
         total = total._replace(value=max(float(total.value), float(np.sum(values**2))))
     components = _base.components_of(V)
     signs = np.sign(np.sum(components.T * V, axis=0))

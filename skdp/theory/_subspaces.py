@@ -17,11 +17,10 @@ from skdp.solvers.one_shot import flip_deviation, flip_probability
 # Detection limit of power iteration over the noise, measured for six shapes; mean degree of a graph
 # over the eigenvalue of its groups, where they can just be seen; and the part of the budget that
 # says how large entries are, and how far from their bounds.
-_STANDS_OUT, _USUAL_DEGREE, _SPREAD = 1.7, 3.5, 0.02
-# Where noise hides a block of so many parts of the rows, and as many columns, sums of columns show
-# more than other routes: of one component, of more. Of a release of cells, which shows more than
-# its limit says, a block is of the shape of the table, and k times as large.
-_MISSED = 0.025, 0.13
+_STANDS_OUT, _USUAL_DEGREE, _SPREAD = 1.7, 3.5, 0.04
+# Where the detection limit of other routes exceeds so many parts of the singular value of sums of
+# columns, these show more: of one component, of more. In a graph twice, as an edge is in two sums.
+_MISSED = 1 / 3, 0.8
 
 
 def iteration_threshold(noise_scale: float, size: float) -> float:
@@ -84,15 +83,19 @@ class Entries(NamedTuple):
 
 def released_entries(ask: Any, unit: Any, shape: tuple[int, int]) -> Entries:
     """Release the mean of all entries, and the variance of rounding one to 0 or `high`."""
-    sums = ask.spread(share=_SPREAD).value / (cells_of(unit, shape) * unit.high**2)
+    sums = ask.spread(share=_SPREAD / 2).value / (cells_of(unit, shape) * unit.high**2)
     return Entries(*np.clip(sums, 0.0, 1.0).tolist())
 
 
 def released_columns(ask: Any, unit: Any, shape: tuple[int, int]) -> Entries:
     """Release the means of columns of entries in (0, high): how large they are, and how uneven."""
     means, noise = ask.left(np.full((shape[0], 1), 1 / shape[0] / unit.high), share=_SPREAD)
-    mean = min(max(float(means.mean()), noise / math.sqrt(means.size)), 1.0)
-    return Entries(0.0, mean, max((float(np.mean(means**2)) - noise**2) / mean**2, 1.0))
+    # Less one and two standard errors, so that noise counts as no sums: squares of Laplace noise
+    # have a variance of 5 noise^4.
+    n, error = means.size, noise / math.sqrt(means.size)
+    mean = min(max(float(means.mean()) - error, error), 1.0)
+    square = float(np.mean(means**2)) - noise**2 * (1 + 2 * math.sqrt(5 / n))
+    return Entries(0.0, mean, max(square / mean**2, 1.0))
 
 
 def _next_to_edges(ours: float, theirs: float, weight: float) -> tuple[float, float]:
@@ -125,12 +128,12 @@ def choose_one_shot(
 
     Entries that are not negative have sums of columns, with little noise and near the direction of
     the largest singular value: "sums" where no algorithm detects much else, and their noise is not
-    larger without the delta. It is "auto" for a graph where that depends on how far weights are
-    from 0 and `high`, as rounding them has noise that no budget takes away; and for entries where
-    it depends on how long rows are, as a moment has the less noise the shorter they are, and on how
-    evenly columns share them: directions of few columns have more noise in products. A ledger knows
-    what kind of a budget a fit has before it begins; there weights are taken to be 0 or `high`, and
-    rows guessed.
+    larger without the delta. It is "auto" where that depends on how large entries are; on how far
+    weights of a graph are from 0 and `high`, as rounding them has noise that no budget takes away;
+    on how long rows are, as a moment has the less noise the shorter they are; and on how evenly
+    columns share them: directions of few columns have more noise in products. A ledger knows what
+    kind of a budget a fit has before it begins; there weights are taken to be 0 or `high`, and
+    means guessed.
 
     Parameters
     ----------
@@ -158,24 +161,27 @@ def choose_one_shot(
     if pure.budget.exact:
         return other, f"{other}: there is no noise"
     k, session = int(estimator.n_components), estimator._checked_session()
-    ends = [entries or Entries()]
+    ends, graph = [entries or Entries()], unit.kind.symmetric
     products = _iterated_threshold(session, unit, k, n_answers)
     if not entries and not any(around()):
-        ends += [Entries(0.25)] * unit.kind.symmetric
-        if moments and unit.low == 0 and estimator.clip_norm == "auto":
-            ends = [Entries(0.0, 0.0, shape[1]), Entries(0.0, 1.0)]
+        if groups:
+            ends += [Entries(0.25)]
+        elif unit.low == 0:
+            ends = [Entries(0.0, 0.0, shape[1]), Entries(0.25 * graph, 1.0)]
     found, pays = {}, session.law == "laplace"
     pays = pays or pure.budget.pure_epsilon * session.noise_multiplier > 2**0.5
     for end in ends:
         routes = {other: products * end.uneven**0.25} | (moments(end) if moments else {})
         name, theirs = min(routes.items(), key=itemgetter(1))
         ours, theirs = _limits(pure, unit, shape, theirs, groups, end)
-        missed, rows = min(ours, theirs) / unit.alpha, shape[0]
         said = f"detection limit {ours:.3g} by one_shot, {theirs:.3g} by {name}"
-        if ours < theirs:
-            name, rows = "one_shot", max(rows, k * math.sqrt(math.prod(shape)))
-        if pays and unit.kind.reads_clip_norm and unit.low == 0 and missed > _MISSED[k > 1] * rows:
-            name, said = "sums", f"blocks of {missed:.3g} rows and columns are below the noise"
+        name = "one_shot" if ours < theirs else name
+        mean = 0.1 if end.mean is None else end.mean
+        sums = mean * unit.high * math.sqrt(math.prod(shape) * end.uneven)  # their singular value
+        # Right singular vectors of a wide table have the noise of more columns than rows.
+        least = min(ours, theirs) * max(shape[1] / shape[0], 1.0) ** 0.25 / (2 if graph else 1)
+        if pays and unit.low == 0 and not groups and least > _MISSED[k > 1] * sums:
+            name, said = "sums", f"singular value {sums:.3g} of column sums; {said}"
         found.setdefault(name, f"{name}: {said}")
     if len(found) > 1:
         return "auto", "auto: a release shows how large entries are"

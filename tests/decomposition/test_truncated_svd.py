@@ -325,7 +325,7 @@ def test_graded_entries_get_noise_in_place_of_flips(rng):
     assert [line.name for line in coins.releases_] == ["spread", "randomized_entries"]
 
 
-@pytest.mark.parametrize(("epsilon", "k", "least"), [(0.5, 3, 0.89), (3.0, 1, 0.995)])
+@pytest.mark.parametrize(("epsilon", "k", "least"), [(0.5, 3, 0.89), (1.5, 1, 0.995)])
 def test_wide_tables_lose_nothing_to_their_column_sums(rng, epsilon, k, least):
     """They have the whole budget where little else can be seen; the rest are popular columns."""
     A = np.asarray(rng.random((100, 1000)) < rng.beta(0.5, 3, 1000), float)
@@ -344,8 +344,14 @@ def test_routes_are_chosen_by_predicted_noise():
     assert route((3000, 9000), **unit) == "auto"
     assert {route((3000, 500), epsilon=8.0, delta=d, **unit) for d in (1e-6, 0.0)} == {"one_shot"}
     assert route((2000, 2000), Entries(0.0, 0.1), privacy_unit="entry") == "alternating"
-    assert {route((300, 200), privacy_unit="entry", epsilon=e) for e in (4, 200)} == {"one_shot"}
-    assert route((2000, 2000), Entries(0.0, 0.002, 12.0), privacy_unit="entry") == "screened"
+    half = Entries(0.0, 0.5)
+    for each in (4, 200):
+        assert route((300, 200), half, privacy_unit="entry", epsilon=each) == "one_shot"
+    for shape, unit, other in (((300, 200), "entry", "screened"), ((200, 200), "edge", "one_shot")):
+        found = [route(shape, Entries(0.0, p), privacy_unit=unit) for p in (0.08, 0.16)]
+        assert found == ["sums", other]  # by the mean, which a first release tells
+    assert route((300, 200), Entries(0.0, 0.08, 4.0), privacy_unit="entry") == "screened"
+    assert route((2000, 2000), Entries(0.0, 0.006, 12.0), privacy_unit="entry") == "screened"
     assert route((60, 400), privacy_unit="entry", unit_bound=(-1, 1)) == "gram"
     shapes = ((500, 120), (5000, 4000))
     assert [route(each, privacy_unit="frobenius") for each in shapes] == ["one_shot", "alternating"]
@@ -456,15 +462,17 @@ def test_budget_split():
     ("shape", "density", "route", "kind"),
     [
         ((150, 100), 0.6, "one_shot", "pure"), ((60, 40), 0.3, "sums", "pure"),
-        ((150, 100), 0.01, "screened", "gaussian"), ((300, 500), 0.3, "alternating", "gaussian"),
+        ((1500, 40), 0.1, "screened", "gaussian"), ((300, 500), 0.3, "alternating", "gaussian"),
+        ((200, 200), 0.3, "one_shot", "pure"), ((200, 200), 0.05, "sums", "pure"),
     ],
 )  # fmt: skip
 def test_means_that_choose_a_route_are_paid_with_what_follows(shape, density, route, kind, rng):
     """They come first, without delta; what follows has all of the rest, and no more."""
-    svd = fit((rng.random(shape) < density) * 1.0, privacy_unit="entry")
+    unit, share = ("edge", 0.02) if shape[0] == shape[1] else ("entry", 0.04)
+    svd = fit((rng.random(shape) < density) * 1.0, privacy_unit=unit)
     assert svd.algorithm_reason_.startswith(route)
     losses = [line.loss for line in svd.releases_]
-    assert losses[0] == ("pure", 0.02) and {loss.kind for loss in losses[1:]} == {kind}
+    assert losses[0] == ("pure", share) and {loss.kind for loss in losses[1:]} == {kind}
     assert svd.privacy_spent_.losses == (("pure", 1.0), ("delta", 1e-6))
     added, delta = sum(loss.value for loss in losses), delta_from_losses(compose(losses), 1.0)
     assert 0.99 < (added if kind == "pure" else delta / 1e-6) <= 1.0 + 1e-12
