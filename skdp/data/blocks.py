@@ -327,10 +327,15 @@ def _as_number(value: Any) -> float:
     return math.nan
 
 
+def _afresh(X: Any) -> Any:
+    """Return the CSR rows as a new object without flags: those of a user's matrix may be wrong."""
+    return sp.csr_array((X.data, X.indices, X.indptr), shape=X.shape)
+
+
 def canonical(block: Any) -> Any:
     """Return the block without duplicate entries (explicit zeros are harmless to sums)."""
-    block = sp.csr_array((block.data, block.indices, block.indptr), shape=block.shape)
-    if not block.has_canonical_format:  # computed anew: the flag of a user's matrix may be wrong
+    block = _afresh(block)
+    if not block.has_canonical_format:
         ordered = block.sorted_indices()
         block = ordered if ordered.has_canonical_format else without_duplicates(block, block.dtype)
     return block
@@ -351,9 +356,9 @@ def plain_block(block: Any) -> Any:
 
 
 class SparseRows(_RangeOfRows):
-    """Rows of a CSR matrix or array; duplicates are summed before anything is computed."""
+    """Rows of a CSR array whose flags are its own; duplicates are summed before all else."""
 
-    sparse = True
+    sparse = _plain = True
 
     def whole(self) -> Any:
         """Return the rows as one matrix."""
@@ -374,22 +379,24 @@ class SparseRows(_RangeOfRows):
         while start < stop:
             last = int(np.searchsorted(X.indptr, int(X.indptr[start]) + entries, side="right")) - 1
             end = min(max(last, start + 1), start + BLOCK_ROWS, stop)
-            yield canonical(self._rows(start, end))
+            block = self._rows(start, end)
+            yield block if X.has_canonical_format else canonical(block)
             start = end
 
     def _rows(self, i: int, j: int) -> Any:
-        X = self._X
+        X, rows = self._X, sp.csr_array((j - i, self.n_features))
         a, b = X.indptr[i], X.indptr[j]
-        data = X.data[a:b].astype(np.float64, copy=False)
-        parts = (data, X.indices[a:b], X.indptr[i : j + 1] - a)
-        return sp.csr_array(parts, shape=(j - i, self.n_features))
+        # The constructor copies parts of larger arrays: numbers too, and indices of each new block.
+        rows.data, rows.indices = X.data[a:b].astype(np.float64, copy=False), X.indices[a:b].copy()
+        rows.indptr = X.indptr[i : j + 1] - a
+        return rows
 
 
 def row_source(X: Any) -> RowSource:
     """Wrap an array, memory map or sparse matrix as a source of row blocks; a source stays."""
     if is_source(X):
         return cast(RowSource, X)
-    return SparseRows(X.tocsr()) if sp.issparse(X) else DenseRows(X)
+    return SparseRows(_afresh(X.tocsr())) if sp.issparse(X) else DenseRows(X)
 
 
 def zero_rows(n: int, d: int, *, sparse: bool = False) -> Any:
@@ -399,7 +406,8 @@ def zero_rows(n: int, d: int, *, sparse: bool = False) -> Any:
 
 def plain_blocks(source: RowSource) -> Iterator[Block]:
     """Yield the blocks of a source in a form for the row maps, whatever a user's source yields."""
-    return source.blocks() if type(source) is SparseRows else map(plain_block, source.blocks())
+    plain = "_plain" in vars(type(source))  # ours; a subclass may yield anything
+    return source.blocks() if plain else map(plain_block, source.blocks())
 
 
 def pieces_of(part: RowSource) -> Iterator[Block]:
@@ -539,11 +547,11 @@ def spread(numbers: NDArray[Any], rows: Block) -> NDArray[Any]:
     return np.repeat(numbers, np.diff(rows.indptr))
 
 
-def _over_rows(ufunc: np.ufunc, values: NDArray[Any], indptr: NDArray[Any], out: Any) -> Any:
-    """Reduce the stored entries of each CSR row that has any."""
-    filled = np.flatnonzero(indptr[1:] > indptr[:-1])
+def _over_rows(ufunc: np.ufunc, values: NDArray[Any], rows: Any, of_none: Any) -> NDArray[Any]:
+    """Reduce the stored entries of each CSR row, if it has any."""
+    out, filled = np.full(rows.shape[0], of_none), np.flatnonzero(np.diff(rows.indptr))
     if filled.size:
-        out[filled] = ufunc.reduceat(values, indptr[filled])
+        out[filled] = ufunc.reduceat(values, rows.indptr[filled])
     return out
 
 
@@ -551,16 +559,14 @@ def square_norms(rows: Block) -> FloatArray:
     """Return the squared norm of each row; it is exact for integer entries while below 2**53."""
     if isinstance(rows, np.ndarray):
         return row_squares(rows)
-    out = np.zeros(rows.shape[0])
-    return np.asarray(_over_rows(np.add, rows.data * rows.data, rows.indptr, out))
+    return _over_rows(np.add, rows.data * rows.data, rows, 0.0)
 
 
 def largest_entries(rows: Block, out: Any = None) -> FloatArray:
     """Largest absolute value of each row; `out` is memory for dense ones."""
     if isinstance(rows, np.ndarray):
         return np.asarray(np.abs(rows, out=out).max(axis=1, initial=0.0))
-    out = np.zeros(rows.shape[0])
-    return np.asarray(_over_rows(np.maximum, np.abs(rows.data), rows.indptr, out))
+    return _over_rows(np.maximum, np.abs(rows.data), rows, 0.0)
 
 
 def finite_rows(rows: Block) -> NDArray[np.bool_]:
@@ -568,8 +574,7 @@ def finite_rows(rows: Block) -> NDArray[np.bool_]:
     if isinstance(rows, np.ndarray):
         finite = np.isfinite(rows)
         return np.ones(len(rows), bool) if finite.all() else np.asarray(finite.all(axis=1))
-    out = np.ones(rows.shape[0], bool)
-    return np.asarray(_over_rows(np.logical_and, np.isfinite(rows.data), rows.indptr, out))
+    return _over_rows(np.logical_and, np.isfinite(rows.data), rows, True)
 
 
 def finite_only(rows: Block) -> Block:
@@ -625,7 +630,7 @@ def _full(stored: Any, size: int) -> Any:
 
 
 def block_gram(rows: Block) -> FloatArray:
-    """Return Z'Z of one block; a sparse block is multiplied in bands of columns, to save memory.
+    """Return Z'Z of one block; a wide sparse one is multiplied in bands of columns, to save memory.
 
     Leading columns that are nearly full (columns may be sorted by their sums) are made dense first.
     A band is multiplied only with itself and later bands: Z'Z is symmetric.
@@ -640,6 +645,9 @@ def block_gram(rows: Block) -> FloatArray:
         gram[:first] = rows[:, :first].toarray().T @ rows
         gram[first:, :first] = gram[:first, first:].T
         rows = rows[:, first:]
+    if (d - first) ** 2 <= BLOCK // 2:
+        gram[first:, first:] = _gram_of_pairs(rows)
+        return gram
     columns, rest = rows.tocsc(), gram[first:, first:]
     width = max(1, min(BLOCK // max(1, d), (d - first) // 4))
     for start in range(0, d - first, width):
@@ -650,12 +658,31 @@ def block_gram(rows: Block) -> FloatArray:
     return gram
 
 
+def _gram_of_pairs(rows: Block) -> FloatArray:
+    """Return Z'Z of CSR rows by pairs of entries; zeros stand where a row ends before others."""
+    d, lengths = rows.shape[1], np.diff(rows.indptr)
+    data, columns = np.append(rows.data, 0.0), np.append(rows.indices, 0).astype(np.intp)
+    which, sums = np.argsort(-lengths, kind="stable"), np.zeros((d, d))
+    while which.size and lengths[which[0]]:
+        place = np.arange(lengths[which[0]])[:, None]
+        some, which = np.split(which, [max(1, CACHED // place.size**2)])
+        at = np.where(place < lengths[some], rows.indptr[some] + place, -1)
+        z, i, (a, b) = data[at], columns[at], np.tril_indices(len(at))
+        np.add.at(sums.reshape(-1), (i[a] * d + i[b]).ravel(), (z[a] * z[b]).ravel())
+    np.fill_diagonal(sums, sums.diagonal() / 2)
+    return sums + sums.T
+
+
 def cross_product(rows: Block, few: FloatArray) -> FloatArray:
     """Return Z'P of one block, for a matrix P of few columns.
 
-    Dense blocks compute (P'Z)': BLAS takes up to twice as long if the narrow factor comes last.
+    Dense blocks compute (P'Z)', or one column at a time: BLAS takes up to twice as long otherwise.
     """
-    return dense(rows.T @ few) if sp.issparse(rows) else np.asarray((few.T @ rows).T)
+    if sp.issparse(rows):
+        return dense(rows.T @ few)
+    if few.shape[1] < 4:
+        return np.stack([column @ rows for column in few.T], axis=1)
+    return np.asarray((few.T @ rows).T)
 
 
 def without_duplicates(A: Any, dtype: Any = np.float64) -> Any:
@@ -664,15 +691,10 @@ def without_duplicates(A: Any, dtype: Any = np.float64) -> Any:
     If they were summed in storage order, or in the order in which scipy sorts them, an entry of one
     cell could change the sum of another cell: 1e16 + 1 - 1e16 is 0 or 1.
     """
-    entries = sp.coo_array(A)
-    rows, columns = entries.coords
-    data = entries.data.astype(np.float64)
-    # Most matrices come in the order of their cells: one key of both takes next to no time.
-    cells = rows.astype(np.int64) * A.shape[1] + columns
-    order = np.argsort(cells, kind="stable")
-    starts = np.flatnonzero(np.diff(cells[order], prepend=-1))
-    shared = np.repeat((sizes := np.diff(starts, append=len(order))) > 1, sizes)
-    order[shared] = order[shared][np.lexsort((data[order[shared]], cells[order[shared]]))]
-    rows, columns, data = rows[order], columns[order], data[order]
-    sums = np.add.reduceat(data, starts) if starts.size else data
-    return sp.csr_array((sums.astype(dtype), (rows[starts], columns[starts])), shape=A.shape)
+    rows, columns = (entries := sp.coo_array(A)).coords
+    data, cells = entries.data.astype(np.float64), rows.astype(np.int64) * A.shape[1] + columns
+    order = np.lexsort((data, cells))  # most matrices come in the order of their cells
+    data, cells = data[order], cells[order]
+    starts = np.flatnonzero(np.diff(cells, prepend=-1))
+    sums = (np.add.reduceat(data, starts) if starts.size else data).astype(dtype)
+    return sp.csr_array((sums, np.divmod(cells[starts], max(1, A.shape[1]))), shape=A.shape)

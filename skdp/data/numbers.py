@@ -239,13 +239,12 @@ class _Columns:
         """The sorted codes of each column; for many rows, the cumulative count of each code."""
         if self.keys.shape[1] < _TABLE:
             return [np.sort((k >> _CODE).astype(np.int16), kind="stable") for k in self.keys]
-        # Fresh memory for each column would cost as much as counting.
+        # Fresh memory for each column, as `bincount` takes it, would cost as much as counting.
         code, most = np.empty(self.keys.shape[1], np.intp), 2 ** (32 - _CODE)
-        table = np.empty((len(self.keys), most), np.int32)
+        table = np.zeros((len(self.keys), most), np.int32)
         for keys, counts in zip(self.keys, table, strict=True):
-            np.add(keys >> _CODE, most // 2, out=code)
-            np.cumsum(np.bincount(code, minlength=most), dtype=np.int32, out=counts)
-        return list(table)
+            np.add.at(counts, np.add(keys >> _CODE, most // 2, out=code), np.int32(1))
+        return list(np.cumsum(table, axis=1, dtype=np.int32, out=table))
 
     def below(self, keys: KeyArray) -> NDArray[np.int64]:
         """Count the entries of each column below keys (d, m)."""

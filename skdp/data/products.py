@@ -18,9 +18,6 @@ from skdp.data.integers import GRID_BITS, TAME
 # Products of rows with a public matrix in which a row's result depends on that row alone.
 
 
-_EVERY = 4  # exponents of rows are rounded up to a multiple
-
-
 def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
     """Return X V, each row of it a function of that row of X and of V, bit by bit.
 
@@ -55,23 +52,23 @@ def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
     return out
 
 
-def _powers(rows: FloatArray) -> NDArray[np.intp]:
+def _powers(rows: FloatArray) -> NDArray[np.intc]:
     """Return for each row an exponent e with norm < 2**e, rounded up to a multiple of 4.
 
     Rounded, many rows of a block have the same exponent, and one number scales them all.
     """
     squares = square_norms(rows)
-    powers = np.asarray((np.frexp(squares)[1] + 1) // 2, np.intp)
+    powers = np.frexp(squares)[1]
     hard = np.flatnonzero(~((squares > TAME**2) & (squares < TAME**-2)))
     if hard.size:  # too small or too large to be squared
         beyond = math.ceil(math.log2(max(1, rows.shape[1])) / 2)
-        powers[hard] = np.frexp(largest_entries(rows[hard]))[1] + beyond
-    powers += -powers % _EVERY
+        powers[hard] = 2 * (np.frexp(largest_entries(rows[hard]))[1] + beyond)
+    powers = -(-powers >> 3) * 4
     return powers[:1] if (powers == powers[:1]).all() else powers
 
 
 def _scaled(
-    values: FloatArray, rows: NDArray[np.intp], columns: NDArray[Any], out: FloatArray
+    values: FloatArray, rows: NDArray[np.intc], columns: NDArray[Any], out: FloatArray
 ) -> None:
     """Write values times the powers of two of their rows and columns: what `ldexp` returns."""
     most = sum(int(np.abs(powers).max(initial=0)) for powers in (rows, columns))

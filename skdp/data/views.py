@@ -277,6 +277,8 @@ class Memory:
 class ViewedRows:
     """A source of rows behind a public view."""
 
+    _plain = True  # a view of plain blocks yields plain blocks
+
     def __init__(self, source: RowSource, view: View, n_features: int) -> None:
         self.source, self._view, self.n_features = source, view, n_features
 

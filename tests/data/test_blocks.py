@@ -61,13 +61,17 @@ def test_sums_of_many_blocks_stay_exact(monkeypatch):
     assert total.tolist() == [100 * one]
 
 
+@pytest.mark.parametrize("block", [90, 2**20])
 @pytest.mark.parametrize("full", [0, 2, 40])
-def test_a_wide_sparse_gram_is_that_of_the_rows(full, monkeypatch):
+def test_a_sparse_gram_is_that_of_the_rows(full, block, monkeypatch):
+    """Wide or not; rows of all lengths, some without entries, cut into several pieces."""
     dense = np.rint(10 * sp.random_array((60, 40), density=0.04, rng=0).toarray())
     dense[:, :full] += 3
-    rows = sp.csr_array(dense)
-    monkeypatch.setattr(blocks, "BLOCK", 90)
-    np.testing.assert_array_equal(blocks.block_gram(rows), dense.T @ dense)
+    dense[7:9] += 1
+    rows = sp.csr_array(dense)[:, np.arange(40)[::-1]]  # indices that are not in order
+    monkeypatch.setattr(blocks, "BLOCK", block)
+    monkeypatch.setattr(blocks, "CACHED", 50)
+    np.testing.assert_array_equal(blocks.block_gram(rows), (dense.T @ dense)[::-1, ::-1])
 
 
 @pytest.mark.parametrize(
