@@ -337,6 +337,12 @@ def _in_range(rows: FloatArray, low: Any, high: Any, out: Any) -> FloatArray:
     return np.asarray(np.minimum(np.maximum(rows, ends[0], out=out), ends[1], out=out))
 
 
+def negative(blocks: Iterable[Any]) -> Iterator[Any]:
+    """Yield the negative parts of rows; what is not a number stays so."""
+    for given in blocks:
+        yield with_rows(given, entrywise(partial(np.minimum, 0.0), rows_of(given)))
+
+
 def selected(blocks: Iterable[Any], kept: NDArray[np.intp]) -> Iterator[Any]:
     """Yield rows on some columns; a row that is not finite in any column gets a NaN there."""
     for given in blocks:

@@ -310,20 +310,24 @@ def default_oversamples(k):
 
 def row_subspace(
     session, ask, route, d, k, shares, noise,
-    *, n_iter, n_oversamples, sums=NOTHING, sparse=False,
+    *, n_iter, n_oversamples, sums=NOTHING, alone=False,
 ):  # fmt: skip
     """Return the leading subspace (d x k) by a route.
 
-    Also return column sums (given, or released by the route), and what a whole moment shows (None
-    if there is no such moment).
+    Also return column sums (given, or released by the route), and what a whole moment shows, or
+    sums that may stand `alone` (None if there is neither).
     """
     share = shares["subspace"]
     if route == "gram":
         share += shares["spectrum"]  # the moment itself shows what directions hold
-        V, shown = spectral.gram_subspace(ask, d, k, share, noise, sums if sparse else NOTHING)
+        found, share = spectral.by_sums(ask, sums, d, k, share, noise) if alone else (None, share)
+        if found:
+            return found
+        V, shown = spectral.gram_subspace(ask, d, k, share, noise)
         return V, sums, shown
     if route == "screened" and noise.psd:
-        return *spectral.screened_subspace(ask, d, k, share, noise), None
+        spare = shares["spectrum"] * alone
+        return spectral.screened_subspace(ask, d, k, share, noise, spare)
     extra = default_oversamples(k) if n_oversamples == "auto" else n_oversamples
     start, each = session.random_signs((d, min(d, k + extra))), NEGLIGIBLE * share
     if sums.noise_scale:  # columns of one sign have their mean near the first direction
@@ -375,7 +379,8 @@ def held_by(estimator, ask, V, shares, shown, bias=NOTHING, beyond=0.0, added=(0
     fresh = shown is None
     inside = ask.projected_gram(V, share=shares["spectrum"]) if fresh else shown.inside
     trace = ask.square_sum(share=shares["total_variance"]).plus(-beyond - added[1])
-    inside, total = inside.plus(-added[0]), trace if fresh else shown.total.plus(-added[1])
+    known = trace if fresh or shown.total is None else shown.total.plus(-added[1])
+    inside, total = inside.plus(-added[0]), known
     least = max(float(total.value), total.noise_scale, 1e-300)
     ratio = max(1.0, float(trace.value) / least)
     # Clipped rows have less of the bias: by a ratio that noise of the total does not explain.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skdp._limits import CLEAR
-from skdp.answer import NOTHING, Answer
+from skdp.answer import Answer
 from skdp.decomposition._base import RAISING, lengthened
 from skdp.solvers import postprocess, spectral
 from skdp.solvers.median_search import find_between
@@ -180,11 +180,12 @@ def about_zero(session, ask, noise, shares, d):
     they are. Sums and moment share what is left, as variances need both.
     """
     level = spectral.DIRECTION_LEVEL
-    place, clip_norm, shares, rows, _ = located(session, ask, noise, shares, d, level)
+    place, clip_norm, shares, rows, (sums, _) = located(session, ask, noise, shares, d, level)
     unspent = shares["center"]
     if session.budget.exact or clip_norm**2 > 0.75 * noise.clip_norm**2:
-        added = {"row_sum": unspent / 2, "subspace": shares["subspace"] + unspent / 2}
-        return ask, noise, shares | added, NOTHING
+        more = ask.sums(share=unspent / 2)  # of the same rows, unless a place was found
+        shares = shares | {"subspace": shares["subspace"] + unspent / 2}
+        return ask, noise, shares, more if place.any() else spectral.averaged(sums, more)
     share, shares = share_of_mean(shares, unspent, math.sqrt(d) * noise.rect / noise.n)
     step, scale = rows.sums(share=share)
     mean = place + postprocess.shrunk_mean(step, scale, noise.n, clip_norm)[0]

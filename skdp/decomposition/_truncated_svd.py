@@ -90,11 +90,11 @@ class DPTruncatedSVD(
 "deflation", "one_shot"}, default="auto"
         "auto" takes the lowest predicted noise, from public shapes and parameters.
 
-        - Rows: "gram" (and "arpack") releases the Gram matrix and column sums, which replace the
-          directions of sparse rows where the matrix says that they hold more. "power" (and
+        - Rows: "gram" (and "arpack") releases the Gram matrix and column sums. "power" (and
           "randomized") takes power steps, which start at the sums. "screened" starts them at the
           Gram matrix of the columns with the largest sums, for wide rows that are sparse, or whose
-          entries seem to have one sign.
+          entries seem to have one sign. With few rows, "auto" counts those with negative entries.
+          If they are rare, column sums have the rest of the budget.
         - Interactions: "gram" (and "arpack"), "screened" (the Gram matrix of the most popular
           items), "power" (and "randomized"), "one_shot". "auto" releases the number of
           interactions first, unless `unit_bound` is given. With few users, item counts have all
@@ -356,7 +356,7 @@ class DPTruncatedSVD(
             ask, noise, shares, sums = _centres.about_zero(session, ask, noise, shares, d)
             about_mean = isinstance(ask, _centres.AboutZero)
         # Rows that would be screened have a share of their sums only without noise.
-        if not about_mean and (route != "screened" or session.budget.exact):
+        elif route != "screened" or session.budget.exact:
             sums = ask.sums(share=shares.get("row_sum", shares["subspace"] / 2))
         total, total_noise = abs(float(sums.value.sum())), sums.noise_scale * math.sqrt(d)
         if self.algorithm == "auto" and total > CLEAR * total_noise > 0.0 and not about_mean:
@@ -365,7 +365,7 @@ class DPTruncatedSVD(
         V, sums, shown = _base.row_subspace(
             session, ask, route, d, k, shares, noise,
             n_iter=self.n_iter, n_oversamples=self.n_oversamples, sums=sums,
-            sparse=_base.is_sparse(X),  # sums of dense rows are no better than their moment
+            alone=self.algorithm == "auto" and not about_mean,
         )  # fmt: skip
         added = (ask.beyond(V, V), ask.more) if about_mean else (0.0, 0.0)
         values, vectors, total = _base.held_by(self, ask, V, shares, shown, added=added)

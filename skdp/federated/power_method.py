@@ -39,6 +39,7 @@ _SIGNATURES: dict[type, _clients.Signatures] = {
         "columns": (_clients.is_selection,),
         "centered": (_clients.is_center,),
         "recentered": (_clients.is_center,),
+        "negative": (),
         "tangent": (_clients.is_subspace, _clients.is_number),
         "count": (),
         "kept_below": (_clients.is_number,),

@@ -100,6 +100,11 @@ class RowQuery(GroupQuery):
         rows = restricted(self._source, partial(views.selected, kept=kept), len(kept))
         return self._alike(RowQuery, rows, clip_norm=self.clip_norm)
 
+    def negative(self) -> RowQuery:
+        """Return the negative parts of the rows."""
+        rows = restricted(self._source, views.negative, self.n_features)
+        return self._alike(RowQuery, rows, clip_norm=self.clip_norm)
+
     def centered(self, center: FloatArray, between: tuple[FloatArray, ...] = ()) -> RowQuery:
         """Return the rows, truncated to public bounds if any, minus a public centre, clipped."""
         rows = self._moved(self._source, center, between)

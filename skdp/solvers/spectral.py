@@ -27,7 +27,14 @@ import numpy as np
 
 from skdp._limits import CLEAR, MOST_DENSE, NEGLIGIBLE, FloatArray
 from skdp.answer import NOTHING, Answer
-from skdp.solvers.linalg import leading_pairs, orthonormal, signal_share, top_eigenpairs, wigner
+from skdp.solvers.linalg import (
+    leading_pairs,
+    orthonormal,
+    signal_share,
+    symmetric_noise_edge,
+    top_eigenpairs,
+    wigner,
+)
 from skdp.solvers.median_search import private_clip_level
 from skdp.solvers.postprocess import drawn, held_by_eigenvectors, shares_shown
 
@@ -214,21 +221,18 @@ class Shown(NamedTuple):
     shares : ndarray
         Which share of the total each direction holds; 0 for what noise reaches.
     inside, total : Answer
-        The moment in the subspace and its trace, both without bias.
+        The moment in the subspace and its trace (None if it is not known), without bias.
     """
 
     shares: FloatArray
     inside: Answer
-    total: Answer
+    total: Answer | None
 
 
 def gram_subspace(
-    ask: Any, d: int, k: int, share: float, noise: RowNoise, sums: Answer = NOTHING
+    ask: Any, d: int, k: int, share: float, noise: RowNoise
 ) -> tuple[FloatArray, Shown]:
-    """Return the leading k directions of a moment, and what it shows of them.
-
-    With column `sums`, a subspace of these is chosen where the moment says that it holds more.
-    """
+    """Return the leading k directions of a moment, and what it shows of them."""
     rows, share = suited_rows(ask, 2 * d, share, noise, DIRECTION_LEVEL)
     block, scale = rows.gram(share=share)
     values, V = top_eigenpairs(block, k)
@@ -236,14 +240,42 @@ def gram_subspace(
     held, error = held_by_eigenvectors(np.linalg.eigvalsh(block)[::-1], k, scale)
     inside = Answer(np.diag(held), error / math.sqrt(k))
     total = Answer(np.asarray(trace), scale * math.sqrt(d))
-    shown = Shown(shares_shown(values, trace, scale, d), inside, total)
-    if sums.noise_scale:
-        largest = axes(np.abs(sums.value), k - 1)
-        known = orthonormal(np.column_stack([about_common(*sums), largest]))
-        V = chosen_subspace(block, scale, k, known)
-        if V is known:  # its values have no part of the noise of the moment
-            shown = shown._replace(shares=np.zeros(k), inside=Answer(V.T @ block @ V, scale))
-    return V, shown
+    return V, Shown(shares_shown(values, trace, scale, d), inside, total)
+
+
+# Where the detection limit of other routes exceeds so many parts of the singular value of sums of
+# columns, these show more: of one component, of more.
+MISSED = 1 / 3, 0.8
+
+
+def by_sums(
+    ask: Any, sums: Answer, columns: int, k: int, share: float, noise: RowNoise
+) -> tuple[tuple[FloatArray, Answer, Shown] | None, float]:
+    """Return a subspace of column sums that have all of a share, these sums, and what they show.
+
+    None, and the share that is left, if a moment of so many columns shows more: by its noise, next
+    to the sums known so far, or to the mean of the squares of columns. Sums are near the first
+    direction of rows without negative entries only, so that rows with some are counted.
+    """
+    n, d, least = noise.n, len(sums.value), CLEAR * math.sqrt(2 * len(sums.value))
+    edge = symmetric_noise_edge(noise.psd * noise.clip_norm**2 / math.sqrt(share), columns)
+    square = float(sums.value @ sums.value) - (d + least) * sums.noise_scale**2
+    shown = MISSED[k > 1] ** 2 * max(square, (n * noise.clip_norm / 2) ** 2 / d)
+    if not noise.psd or n * edge <= shown:
+        return None, share
+    part = share * min(CLIP_SHARE, (8 * noise.psd / n) ** 2)
+    share -= part
+    if ask.negative().norms_above(0.1 * noise.clip_norm, share=part).value > n / 2:
+        return None, share
+    sums = averaged(sums, ask.sums(share=share))
+    y, s = sums.value / n, sums.noise_scale / n
+    square, noise_square = float(y @ y), s * s
+    value = n * max(square - d * noise_square, 0.0)
+    clear = value > n * least * noise_square
+    error = n * (2 * s * math.sqrt(square) + math.sqrt(2 * d) * noise_square)
+    V = orthonormal(np.column_stack([about_common(*sums), axes(np.abs(sums.value), k - 1)]))
+    first = np.eye(k)[0] * clear
+    return (V, sums, Shown(first, Answer(value * np.diag(first), error), None)), share
 
 
 def power_subspace(
@@ -297,9 +329,11 @@ def moment_columns(signal: float, d: int, k: int) -> int:
 
 
 def screened_subspace(
-    ask: Any, d: int, k: int, share: float, noise: RowNoise
-) -> tuple[FloatArray, Answer]:
-    """Return (V, noisy column sums) of wide rows, mostly of one sign.
+    ask: Any, d: int, k: int, share: float, noise: RowNoise, spare: float = 0.0
+) -> tuple[FloatArray, Answer, Shown | None]:
+    """Return (V, noisy column sums, None) of wide rows, mostly of one sign.
+
+    With a `spare` share, which sums alone may have too, `by_sums` may take its place.
 
     The mean, and the moment of the columns with the largest sums, are where products with all
     columns start. A row moves a product by much less than a moment where the start explains little
@@ -309,13 +343,18 @@ def screened_subspace(
     sums = ask.sums(share=_SUMS * share)
     first, last = _MOMENT * (1 - _SUMS) * share, (1 - _MOMENT) * (1 - _SUMS) * share
     n = kept_columns(_FEWER * noise.n * math.sqrt(first) / noise.psd, d, k)
+    if spare:
+        found, left = by_sums(ask, sums, n, k, first + last + spare, noise)
+        if found:
+            return found
+        last = left - first - spare
     order = np.argsort(-np.abs(sums.value), kind="stable")[:n]
     rows, first = suited_rows(ask.columns(order), 2 * n, first, noise, _SCREENED_LEVEL)
     moment, scale = rows.gram(share=first)
     start = np.zeros((d, k + 1))
     start[:, 0] = about_common(sums.value, sums.noise_scale)
     start[order, 1:] = chosen_subspace(moment, scale, k, np.eye(n, k))
-    return power_subspace(ask, start[:, : min(k + 1, d)], k, [last], noise), sums
+    return power_subspace(ask, start[:, : min(k + 1, d)], k, [last], noise), sums, None
 
 
 def about_common(values: FloatArray, noise_scale: float) -> FloatArray:

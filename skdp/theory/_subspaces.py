@@ -13,14 +13,12 @@ from skdp._limits import GRAM_FEATURES, MEMORY
 from skdp.privacy.ledger.scope import around
 from skdp.privacy.noise.integers import MAX_FLIPS
 from skdp.solvers.one_shot import flip_deviation, flip_probability
+from skdp.solvers.spectral import MISSED
 
 # Detection limit of power iteration over the noise, measured for six shapes; mean degree of a graph
 # over the eigenvalue of its groups, where they can just be seen; and the part of the budget that
 # says how large entries are, and how far from their bounds.
 _STANDS_OUT, _USUAL_DEGREE, _SPREAD = 1.7, 3.5, 0.04
-# Where the detection limit of other routes exceeds so many parts of the singular value of sums of
-# columns, these show more: of one component, of more. In a graph twice, as an edge is in two sums.
-_MISSED = 1 / 3, 0.8
 
 
 def iteration_threshold(noise_scale: float, size: float) -> float:
@@ -178,9 +176,9 @@ def choose_one_shot(
         name = "one_shot" if ours < theirs else name
         mean = 0.1 if end.mean is None else end.mean
         sums = mean * unit.high * math.sqrt(math.prod(shape) * end.uneven)  # their singular value
-        # Right singular vectors of a wide table have the noise of more columns than rows.
+        # Right singular vectors of a wide table have more noise; an edge of a graph is in two sums.
         least = min(ours, theirs) * max(shape[1] / shape[0], 1.0) ** 0.25 / (2 if graph else 1)
-        if pays and unit.low == 0 and not groups and least > _MISSED[k > 1] * sums:
+        if pays and unit.low == 0 and not groups and least > MISSED[k > 1] * sums:
             name, said = "sums", f"singular value {sums:.3g} of column sums; {said}"
         found.setdefault(name, f"{name}: {said}")
     if len(found) > 1:

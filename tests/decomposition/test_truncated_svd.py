@@ -406,6 +406,9 @@ def test_wide_dense_rows_are_screened_where_their_sums_show_one_sign(rng):
         names = [line.name for line in fit(X, clip_norm=20.0).releases_]
         assert ("tangent_product" in names) is screened
         assert names.count("row_sum") == 2 + screened
+    for X, alone in ((rows[:200, :40], False), ((rows[:200, :40] > 1) * 1.0, True)):
+        names = [line.name for line in fit(X).releases_]
+        assert ("gram" in names) is not alone
 
 
 def test_dense_rows_far_from_0_are_measured_about_their_mean(rng):

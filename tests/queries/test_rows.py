@@ -63,7 +63,8 @@ ROWS = {
     "recentered": lambda q: recentered(q).gram(),
     "recentered_trace": lambda q: recentered(q).square_sum(), "sums": lambda q: q.sums(),
     "positive_sums": lambda q: q.positive_sums(), "kept_below": lambda q: q.kept_below(1.0),
-    "norms_above": lambda q: q.norms_above(0.5), "trace": lambda q: q.square_sum(),
+    "norms_above": lambda q: q.norms_above(0.5),
+    "negative": lambda q: q.negative().norms_above(0.1), "trace": lambda q: q.square_sum(),
     "trace_seen": lambda q: seen(q).square_sum(),
     "count": lambda q: q.count(),
 }  # fmt: skip

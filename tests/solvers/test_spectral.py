@@ -115,20 +115,24 @@ def test_directions_that_hold_no_more_than_chance_are_rarely_shown(rng):
     assert found <= 3
 
 
-def test_sums_are_used_where_a_moment_shows_less(rng):
-    """What the moment says of them has all of its noise, and no bias by it."""
+def test_sums_alone_are_used_where_a_moment_shows_less(rng):
+    """They have all of the budget then; not of rows with negative entries, nor at low noise."""
     W = (rng.random((300, 40)) < 0.1).astype(float)
     W /= np.maximum(np.linalg.norm(W, axis=1, keepdims=True), 2.0)
-    kept, unbiased = [], 0
-    for seed in range(8):
-        ask, _ = rows(W, 8.0, seed)
-        sums = Answer(W.sum(axis=0) + 16 * rng.standard_normal(40), 16.0)
-        V, (shares, inside, total) = spectral.gram_subspace(ask, 40, 1, 0.9, noisy(8.0, 300), sums)
-        kept.append(1 - loss(W, V))
-        same = math.isclose(inside.noise_scale, total.noise_scale / math.sqrt(40))
-        assert not (same and shares.any())
-        unbiased += same
-    assert np.mean(kept) > 0.7 and unbiased >= 2
+    signed = W * rng.choice([-1.0, 1.0], W.shape)
+    for X, scale, alone in ((W, 8.0, True), (signed, 8.0, False), (W, 0.2, False)):
+        ask, session = rows(X, scale)
+        sums = ask.sums(share=0.1)
+        found, left = spectral.by_sums(ask, sums, 40, 2, 0.9, noisy(scale, 300.0))
+        spent = math.fsum(share for _, share in shares_of(session))
+        assert spent == pytest.approx(1.0 if alone else 1.0 - left)
+        assert bool(found) is alone and (0.85 < left < 0.9) is (scale == 8.0)
+        if found:
+            V, sums, (shares, inside, total) = found
+            best = np.linalg.norm(W.sum(axis=0)) ** 2 / 300
+            assert loss(W, V[:, :1]) < 0.1 and sums.noise_scale < 9 and total is None
+            assert shares.tolist() == [1.0, 0.0] and inside.value[1, 1] == 0.0
+            assert abs(inside.value[0, 0] - best) < 4 * inside.noise_scale < 2 * best
 
 
 def test_noisy_numbers_are_drawn_to_their_mean_as_far_as_noise_scatters_them(rng):
