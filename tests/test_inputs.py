@@ -15,7 +15,8 @@ from sklearn.base import clone
 import skdp
 from skdp import federated
 from skdp._inputs import checked, checked_updates, split_users
-from skdp.data.blocks import DenseRows, as_array, plain_block, row_source
+from skdp.data.blocks import DenseRows, as_array, in_64_bits, plain_block, row_source
+from skdp.data.stored_rows import rows_of_block
 from skdp.decomposition import randomize_row
 from skdp.graph import DPSpectralEmbedding
 from skdp.model_selection import make_private_scorer, split_interactions
@@ -325,11 +326,21 @@ def test_what_else_is_stored_changes_no_sum_of_duplicates(form, rng):
             X = form((values, (np.repeat([0, 1], [41, 2]), columns)), shape=(2, D))
         csr, rows = checked(skdp.DPPCA(), X, accept_sparse="csr"), as_rows(X)
         sums = [*map(plain_block, (X, csr, rows)), *row_source(csr).blocks()]
+        sums += rows_of_block(X, D).blocks()
         sums += [RowClipper(np.inf).fit_transform(X), within_bounds(csr, BOUNDS)]
         sums += [InteractionQuery(csr, degree_floor=1, adjacency="add_remove")._normalised()]
         return [float(each[0, 1]) for each in sums]
 
     assert read([3, 0, 2]) == read([0, 2, 0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_of_duplicates_beyond_all_floats_warn_of_no_row(dtype):
+    parts = np.full(2, np.finfo(dtype).max)
+    X = sp.csr_matrix((parts, [0, 0], [0, 2]), shape=(1, D))
+    RowClipper().fit(TABLE).transform(X)
+    alone = sp.coo_matrix(([1.0], ([0], [0])), shape=(1, D))
+    assert type(in_64_bits(X.tocoo())) is type(in_64_bits(alone))
 
 
 def test_public_maps_sum_duplicates_before_they_truncate():

@@ -301,7 +301,7 @@ def in_64_bits(data: Any) -> Any:
     coo = sp.issparse(data) and data.format == "coo" and data.dtype.kind in "fiub"
     if coo and data.ndim == 2:
         summed = data.astype(np.float64).tocsr()
-        return summed if summed.nnz == data.nnz else without_duplicates(data)
+        return summed if summed.nnz == data.nnz else type(summed)(without_duplicates(data))
     with np.errstate(over="ignore"):
         extended = isinstance(data, np.ndarray) and data.dtype.char == "g"
         return data.astype(np.float64, copy=False) if extended else data
@@ -396,7 +396,7 @@ def row_source(X: Any) -> RowSource:
     """Wrap an array, memory map or sparse matrix as a source of row blocks; a source stays."""
     if is_source(X):
         return cast(RowSource, X)
-    return SparseRows(_afresh(X.tocsr())) if sp.issparse(X) else DenseRows(X)
+    return SparseRows(_afresh(in_64_bits(X).tocsr())) if sp.issparse(X) else DenseRows(X)
 
 
 def zero_rows(n: int, d: int, *, sparse: bool = False) -> Any:
@@ -696,5 +696,6 @@ def without_duplicates(A: Any, dtype: Any = np.float64) -> Any:
     order = np.lexsort((data, cells))  # most matrices come in the order of their cells
     data, cells = data[order], cells[order]
     starts = np.flatnonzero(np.diff(cells, prepend=-1))
-    sums = (np.add.reduceat(data, starts) if starts.size else data).astype(dtype)
+    with np.errstate(over="ignore", invalid="ignore"):  # a warning would reveal a cell
+        sums = (np.add.reduceat(data, starts) if starts.size else data).astype(dtype)
     return sp.csr_array((sums, np.divmod(cells[starts], max(1, A.shape[1]))), shape=A.shape)

@@ -113,13 +113,13 @@ def clipped(rows, clip_norm):
     wide = rows.astype(np.float64) if sp.issparse(rows) else np.array(rows, np.float64, order="C")
     largest = blocks.largest_entries(wide)
     largest = np.where(largest > 0, largest, 1.0)
-    # So that squares do not overflow.
-    relative = blocks.entrywise(lambda entries: entries / blocks.spread(largest, wide), wide)
-    lengths = np.sqrt(blocks.square_norms(relative))
-    # A margin for rounding in the dtype of X, so that no result exceeds the bound.
-    short = clip_norm * (1 - 4 * np.finfo(rows.dtype).eps)
     # A length beyond all floats is longer than the bound; an infinite bound times 0 is not used.
     with np.errstate(over="ignore", invalid="ignore"):
+        # So that squares do not overflow.
+        relative = blocks.entrywise(lambda entries: entries / blocks.spread(largest, wide), wide)
+        lengths = np.sqrt(blocks.square_norms(relative))
+        # A margin for rounding in the dtype of X, so that no result exceeds the bound.
+        short = clip_norm * (1 - 4 * np.finfo(rows.dtype).eps)
         long = largest * lengths > clip_norm
         scaled = blocks.scale_rows(relative, short / np.maximum(lengths, 1.0)).astype(rows.dtype)
     if not sp.issparse(rows):
