@@ -162,7 +162,7 @@ def run_atomically(fit, estimator, args, kwargs):
 
 @functools.lru_cache  # of public classes; inspection takes as long as some releases
 def _parameters(kind):
-    return tuple(inspect.signature(kind).parameters)
+    return tuple(inspect.signature(kind.__init__).parameters)
 
 
 def _check_unchanged(estimator, given):

@@ -295,8 +295,8 @@ def power_subspace(
         tangent = released - V @ (V.T @ released)
         values, Q = np.linalg.eigh((core + core.T) / 2)
         tangent = tangent @ Q
-        squares = np.maximum(np.sum(tangent**2, axis=0), 1e-300)
-        tangent = tangent * np.maximum(1 - len(V) * scale**2 / squares, 0.0)
+        least = max(len(V) * scale**2, 1e-300)
+        tangent = tangent * (1 - least / np.maximum(np.sum(tangent**2, axis=0), least))
         # Below the noise a direction keeps a weight, so that the product keeps its rank.
         product = (V @ Q) * np.maximum(values, CORE_SCALE * scale) + tangent
         left = np.linalg.svd(product, full_matrices=False)[0]

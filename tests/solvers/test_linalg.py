@@ -112,6 +112,16 @@ def test_without_noise_all_is_read():
         np.testing.assert_allclose(found.cosines, 1.0)
 
 
+def test_eigenvectors_are_orthonormal_where_few_wide_rows_have_unequal_weights(rng):
+    """What is left beyond a Krylov basis is small, and has a part in it that has to go."""
+    X = rng.standard_normal((30, 1600)) / np.sqrt(rng.integers(1, 6, (30, 1)))
+    start = rng.choice([-1.0, 1.0], (1600, 4))
+    V = linalg.leading_eigenvectors(lambda Q: X.T @ (X @ Q), start, 2)
+    np.testing.assert_allclose(V.T @ V, np.eye(2), atol=1e-10)
+    sizes = np.linalg.svd(X, compute_uv=False)[:2]
+    np.testing.assert_allclose(np.linalg.norm(X @ V, axis=0), sizes)
+
+
 def test_sketches_whose_core_is_zero_have_no_factors():
     """Their columns and rows are seen, and nothing between them: no rank, and no division by 0."""
     Y, sides = np.eye(6, 4), [np.eye(6, 4)] * 4

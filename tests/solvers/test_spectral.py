@@ -135,6 +135,13 @@ def test_sums_alone_are_used_where_a_moment_shows_less(rng):
             assert abs(inside.value[0, 0] - best) < 4 * inside.noise_scale < 2 * best
 
 
+def test_no_tangent_part_is_less_than_any_noise(monkeypatch):
+    """All columns are in the subspace; a clip norm may be 1e60, and a noise scale its square."""
+    monkeypatch.setattr(spectral, "_tangent_product", lambda ask, V, *_: (1e120 * V, 1e119))
+    V = spectral.power_subspace(None, np.eye(2), 2, [1.0], None)
+    np.testing.assert_allclose(np.abs(V).sum(axis=0), 1.0)
+
+
 def test_noisy_numbers_are_drawn_to_their_mean_as_far_as_noise_scatters_them(rng):
     alike = spectral.about_common(5.0 + rng.standard_normal(1000), 1.0)
     assert alike @ np.full(1000, 1000**-0.5) > 0.999
