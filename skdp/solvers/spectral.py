@@ -249,13 +249,14 @@ MISSED = 1 / 3, 0.8
 
 
 def by_sums(
-    ask: Any, sums: Answer, columns: int, k: int, share: float, noise: RowNoise
+    ask: Any, sums: Answer, columns: int, k: int, share: float, noise: RowNoise, spare: float = 0.0
 ) -> tuple[tuple[FloatArray, Answer, Shown] | None, float]:
     """Return a subspace of column sums that have all of a share, these sums, and what they show.
 
     None, and the share that is left, if a moment of so many columns shows more: by its noise, next
     to the sums known so far, or to the mean of the squares of columns. Sums are near the first
-    direction of rows without negative entries only, so that rows with some are counted.
+    direction of rows without negative entries only, so that rows with some are counted. The count
+    takes little of the share, whose part `spare` belongs to others if None is returned.
     """
     n, d, least = noise.n, len(sums.value), CLEAR * math.sqrt(2 * len(sums.value))
     edge = symmetric_noise_edge(noise.psd * noise.clip_norm**2 / math.sqrt(share), columns)
@@ -263,7 +264,7 @@ def by_sums(
     shown = MISSED[k > 1] ** 2 * max(square, (n * noise.clip_norm / 2) ** 2 / d)
     if not noise.psd or n * edge <= shown:
         return None, share
-    part = share * min(CLIP_SHARE, (8 * noise.psd / n) ** 2)
+    part = min(share * min(CLIP_SHARE, (8 * noise.psd / n) ** 2), (share - spare) / 4)
     share -= part
     if ask.negative().norms_above(0.1 * noise.clip_norm, share=part).value > n / 2:
         return None, share
@@ -344,7 +345,7 @@ def screened_subspace(
     first, last = _MOMENT * (1 - _SUMS) * share, (1 - _MOMENT) * (1 - _SUMS) * share
     n = kept_columns(_FEWER * noise.n * math.sqrt(first) / noise.psd, d, k)
     if spare:
-        found, left = by_sums(ask, sums, n, k, first + last + spare, noise)
+        found, left = by_sums(ask, sums, n, k, first + last + spare, noise, spare)
         if found:
             return found
         last = left - first - spare

@@ -135,6 +135,18 @@ def test_sums_alone_are_used_where_a_moment_shows_less(rng):
             assert abs(inside.value[0, 0] - best) < 4 * inside.noise_scale < 2 * best
 
 
+def test_a_count_of_rows_leaves_a_part_for_the_last_step(rng):
+    """However large the share is that sums alone may have too."""
+    X = rng.standard_normal((300, 120)) / 12
+    alone = []
+    for seed in range(4):
+        ask, session = rows(X, 8.0, seed)
+        alone.append(spectral.screened_subspace(ask, 120, 2, 0.02, noisy(8.0, 300.0), 0.6)[2])
+        spent = math.fsum(share for _, share in shares_of(session))
+        assert spent == pytest.approx(0.62 if alone[-1] else 0.02)
+    assert not all(alone)
+
+
 def test_no_tangent_part_is_less_than_any_noise(monkeypatch):
     """All columns are in the subspace; a clip norm may be 1e60, and a noise scale its square."""
     monkeypatch.setattr(spectral, "_tangent_product", lambda ask, V, *_: (1e120 * V, 1e119))
