@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,10 +37,10 @@ def top_eigenpairs(M: FloatArray, k: int | None = None) -> tuple[FloatArray, Flo
     """Return the k largest eigenvalues (descending) and their eigenvectors as columns."""
     d = len(M)
     few = k is not None and k < d // 4
-    subset = (d - int(k or 0), d - 1) if few else None
-    try:
+    subset, values = (d - int(k or 0), d - 1) if few else None, np.zeros(0)
+    with suppress(np.linalg.LinAlgError):
         values, vectors = scipy.linalg.eigh(M, subset_by_index=subset, check_finite=False)
-    except np.linalg.LinAlgError:  # LAPACK finds no part of many values that are alike
+    if len(values) < (k if few and k else d):  # LAPACK finds no part of many values that are alike
         values, vectors = np.linalg.eigh(M)
     return values[::-1][:k], vectors[:, ::-1][:, :k]
 
