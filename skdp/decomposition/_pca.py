@@ -72,7 +72,8 @@ class RowComponentsMixin:
         # Attributes, from released numbers.
         attributes |= {"n_samples_": round(float(n)), "clip_norm_": clip_norm}
         if center is not None:
-            attributes["mean_"] = center + attributes["mean_"]
+            mean = center + attributes["mean_"]
+            attributes["mean_"] = np.clip(mean, *between) if between and centers else mean
         return attributes
 
     def _wants_spectrum(self, d):

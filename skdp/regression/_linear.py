@@ -19,7 +19,7 @@ from skdp.data.units import GroupForm, groups_of
 from skdp.data.views import Mapped, RowScale, TargetScale
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.regression import RegressionQuery
-from skdp.solvers.columns import count_rows, find_kinds
+from skdp.solvers.columns import count_rows, find_kinds, rows_for_scales
 from skdp.solvers.median_search import QUESTIONS, find_between
 from skdp.solvers.postprocess import normal_equations, released_count
 from skdp.solvers.spectral import FEWEST_KEPT, product_directions
@@ -189,7 +189,9 @@ class Releases:
     def _find_places(self):
         """Find columns, and targets that are learnt, in one search of both.
 
-        Columns of rows that stay sparse are taken about 0.
+        Columns of rows that stay sparse are taken about 0. If rows hardly suffice for scales, and
+        no targets are searched for, the search has up to twice its budget; far too few rows find
+        nothing anyway.
         """
         self.columns = self.targets = None
         if not self.learns:
@@ -200,6 +202,12 @@ class Releases:
         parts = [self.shares[name] for name in ("columns", "target_bounds")[: 1 + with_targets]]
         if centered and self.n is None:
             self.n, parts = count_rows(query, parts)
+        default_split = self.estimator.budget_split == "auto"
+        if centered and not with_targets and default_split:
+            shortage = rows_for_scales(self.d, self.unit_noise / math.sqrt(parts[0])) / self.n
+            extra = parts[0] * min(max(shortage**2 - 1, 0.0), 1.0) * (shortage < 2.5)
+            parts[0] += extra
+            self.shares["regression_moments"] -= extra
         sizes = (self.d, self.q)[: len(parts)]
         self.columns, *targets = find_kinds(query, sizes, parts, self.n, centered=centered)
         self.targets = targets[0] if targets else None

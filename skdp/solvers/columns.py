@@ -205,6 +205,15 @@ def count_rows(ask: AsksColumns, shares: Sequence[float]) -> tuple[float, list[f
     return released_count(*ask.count(share=count)), [shares[0] - count, *shares[1:]]
 
 
+def rows_for_scales(d: int, noise: float) -> float:
+    """Return about how many rows show the scales of d columns; `noise` is that of one count.
+
+    See `Likelihood.enough`: a rank moves by half for each column.
+    """
+    part, questions = _PARTS["scale"]
+    return CLEAR * math.sqrt(d * questions / part) * noise
+
+
 class _Medians(NamedTuple):
     """What the search found about the median of each column.
 

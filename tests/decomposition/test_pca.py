@@ -192,6 +192,8 @@ def test_entries_are_cut_to_the_bounds(form, rng):
             k, data=form(np.minimum(rows, 2.0)), bounds=(0.0, 2.0), epsilon=1e4, center="none"
         )
         np.testing.assert_allclose(some.explained_variance_, same.explained_variance_, rtol=1e-6)
+    wide = seeded(1, data=form(rows), bounds=[(-2.0, -1.0)] + [(-99.0, 99.0)] * 2, epsilon=0.1)
+    assert -2.0 <= wide.mean_[0] <= -1.0  # noise is that of all columns
     pairs = DPPCA(1, bounds=(-2.0, -1.0), epsilon=100.0, privacy_unit="group")
     pairs.fit(form(rows), groups=np.arange(2000) // 2)
     assert pairs.explained_variance_.max() < 1e-2

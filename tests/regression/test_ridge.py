@@ -104,6 +104,26 @@ def test_nearly_equal_columns_are_separated_as_the_noise_vanishes(epsilon, rng):
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_a_search_among_few_rows_has_up_to_twice_its_share():
+    """But the caller's, and no more where nothing would be found; all sum to the budget."""
+    X, split, parts = np.random.default_rng(0).standard_normal((3000, 12)), {}, []
+    split |= {"clip_norm": 0.05, "columns": 0.2, "regression_moments": 0.75}
+    for n, budget_split in ((160, "auto"), (3000, "auto"), (60, "auto"), (160, split)):
+        model = DPRidgeClassifier(classes=[0, 1], budget_split=budget_split)
+        with seeded_entropy(0):
+            model.fit(X[:n], X[:n, 0] > 0)
+        of = dict.fromkeys(("count", "column_centered_ranks", "all"), 0.0)
+        for line in model.releases_:
+            for name in of.keys() & {line.name, "all"}:
+                of[name] += line.loss.value**2
+        assert of["all"] == pytest.approx(model.privacy_spent_.mu**2, rel=1e-9)
+        parts.append((of["count"] + of["column_centered_ranks"]) / of["all"])
+        ends = (model.feature_bounds_ - model.center_) / model.scale_
+        np.testing.assert_allclose(ends, [[-3.5] * 12, [3.5] * 12])
+    np.testing.assert_allclose(parts, [0.39, 0.2, 0.2, 0.2], atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("part", [0.08, 0.99])
 @pytest.mark.parametrize("public", [{"fit_intercept": False}, {"target_bounds": (-1.0, 1.0)}])
 def test_a_second_search_leaves_budget_for_the_cut_and_for_the_model(part, public):
