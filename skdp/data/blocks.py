@@ -298,8 +298,7 @@ def refuse_malformed(data: Any, name: str = "an estimator") -> None:
 
 def in_64_bits(data: Any) -> Any:
     """Return a COO matrix, whose duplicates a check sums, or extended floats as 64-bit floats."""
-    coo = sp.issparse(data) and data.format == "coo" and data.dtype.kind in "fiub"
-    if coo and data.ndim == 2:
+    if sp.issparse(data) and data.format == "coo" and data.dtype.kind in "fiub" and data.ndim == 2:
         summed = data.astype(np.float64).tocsr()
         return summed if summed.nnz == data.nnz else type(summed)(without_duplicates(data))
     with np.errstate(over="ignore"):
