@@ -28,6 +28,7 @@ from skdp.units import DEGREE, INTERVAL, NORM, UNITS, offered, unit_of
 # For checks that add up all entries: a floating-point warning would reveal that entries are large.
 QUIET = partial(np.errstate, over="ignore", invalid="ignore")
 _DATES = "subtract a public date from dates, and divide by a public unit, such as one day"
+_NOT_ROWS = "Expected an array, a list or a data frame, and got one number, a dict or a set."
 _MISSING = (
     "takes no missing values: fill them with public constants, with SimpleImputer("
     "strategy='constant', fill_value=..., keep_empty_features=True). Means and medians of the "
@@ -64,10 +65,7 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
         "int too large": f"{name} needs numbers that a float can hold, and found an integer beyond "
         "1.8e308: clip it by a public bound, or leave it out.",
         "Complex data": f"Complex data not supported by {name}: pass real and imaginary parts.",
-        **dict.fromkeys(
-            ("got scalar", "not 'dict'", "not 'set'"),
-            "Expected an array, a list or a data frame, and got one number, a dict or a set.",
-        ),
+        "got scalar": _NOT_ROWS,
         "got 1D array instead": "Expected 2D array, got 1D array instead. Reshape your data: one "
         "row is X.reshape(1, -1), one column X.reshape(-1, 1).",
         "Found array with dim 3": f"Found array with dim 3, and {name} takes one table: join a "
@@ -92,6 +90,8 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
 def _refuse_form(name, data):
     """Refuse input that a conversion to an array would hide: files, dates, masks, wrong indices."""
     _validation.refuse_files(name, data)
+    if isinstance(data, dict | set):
+        raise ValueError(_NOT_ROWS)
     if isinstance(data, tuple) and sp.issparse(getattr(data, "matrix", None)):
         raise TypeError(f"{name} needs a matrix. Pass the attribute 'matrix' of this object.")
     if (dates := _validation.columns_of(data, "Mm")) is not None or _validation.holds_times(data):

@@ -40,6 +40,7 @@ def axes_of(ax, figsize=(6.4, 4.2)):
 
 _SYMMETRIC = ("gram", "augmented_gram", "user_direction_gram", "row_pairs")
 _SKETCHES = ("full_matrix", "right_sketch")
+_SUMS = ("row_sum", "item_counts")
 _PRODUCTS = ("tangent_product", "gram_product", "right_product", "left_product")
 # Of order k: where the values themselves were read. Edge over that of symmetric noise.
 _READ_OFF = {"projected_gram": 1.0, "rayleigh_quotient": 1.0, "projected_matrix": math.sqrt(2)}
@@ -71,8 +72,8 @@ def noise_edge(estimator, n_values):
     A released symmetric matrix of order d: sigma sqrt(2 d). Products of T releases with n rows:
     sigma sqrt(n / T), as far as they average. The smallest of them says which directions are found.
     Their values may come from a later release of order k, and its noise may be larger: then that
-    counts. Of a matrix or its sketches, and of means next to them, values that noise explains are
-    0 already (those as published are not, and their noise level is unknown).
+    counts. Of a matrix or its sketches, and of means next to them or alone, values that noise
+    explains are 0 already (those as published are not, and their noise level is unknown).
     """
     lines = estimator.releases_
     names = {line.name for line in lines}
@@ -98,6 +99,8 @@ def noise_edge(estimator, n_values):
         for line in lines
         if (factor := _READ_OFF.get(line.name))
     ]
+    if not edges + read_off and not names.isdisjoint(_SUMS):
+        return 0.0
     return max(min(edges, default=0.0), max(read_off, default=0.0)) or None
 
 

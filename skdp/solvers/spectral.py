@@ -272,7 +272,7 @@ def by_sums(
     y, s = sums.value / n, sums.noise_scale / n
     square, noise_square = float(y @ y), s * s
     value = n * max(square - d * noise_square, 0.0)
-    clear = value > n * least * noise_square
+    clear = value > n * CLEAR * least * noise_square
     error = n * (2 * s * math.sqrt(square) + math.sqrt(2 * d) * noise_square)
     V = orthonormal(np.column_stack([about_common(*sums), axes(np.abs(sums.value), k - 1)]))
     first = np.eye(k)[0] * clear

@@ -38,7 +38,9 @@ MODELS = {
     "pca all": lambda: skdp.DPPCA(clip_norm=1.5).fit(X),
     "power": lambda: skdp.DPTruncatedSVD(2, algorithm="power").fit(X),
     "screened": lambda: skdp.DPTruncatedSVD(2, algorithm="screened").fit(X),
-    "entry": lambda: skdp.DPTruncatedSVD(2, epsilon=2.0, privacy_unit="entry").fit(X),
+    "entry": lambda: skdp.DPTruncatedSVD(
+        2, epsilon=2.0, privacy_unit="entry", algorithm="gram"
+    ).fit(X),
     "pure": lambda: skdp.DPTruncatedSVD(1, privacy_unit="entry", delta=0.0).fit(X),
     "graph": lambda: graph(skdp.DPSpectralEmbedding(2, epsilon=8.0)),
     "trace": lambda: trace(skdp.DPTraceRegressor(1)),
