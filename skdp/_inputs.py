@@ -90,7 +90,7 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
 def _refuse_form(name, data):
     """Refuse input that a conversion to an array would hide: files, dates, masks, wrong indices."""
     _validation.refuse_files(name, data)
-    if isinstance(data, dict | set):
+    if isinstance(data, dict | set) and not sp.issparse(data):  # DOK matrices were dicts
         raise ValueError(_NOT_ROWS)
     if isinstance(data, tuple) and sp.issparse(getattr(data, "matrix", None)):
         raise TypeError(f"{name} needs a matrix. Pass the attribute 'matrix' of this object.")
