@@ -108,8 +108,8 @@ def cut(X, length):
     return X * np.minimum(1.0, length / np.maximum(np.linalg.norm(X, axis=1), 1e-300))[:, None]
 
 
-def popular(X, k, epsilon, delta, rng, *, clipped=False, entry=False):
-    """The k columns of largest sum, with the whole budget.
+def popular(X, k, epsilon, delta, rng, *, clipped=False, entry=False, sums_too=False):
+    """The k columns of largest sum, or the sums and k - 1 of these, with the whole budget.
 
     A row of norm 1 (or one entry of 1) moves the sums by 1; `clipped` cuts rows at their median
     length first, which is taken as public.
@@ -119,7 +119,8 @@ def popular(X, k, epsilon, delta, rng, *, clipped=False, entry=False):
     scale = float(np.median(np.linalg.norm(X, axis=1))) if clipped else 1.0
     scale *= exact_multiplier(epsilon, delta)
     sums = np.asarray(X.sum(axis=0)).ravel() + scale * rng.standard_normal(X.shape[1])
-    return np.eye(X.shape[1], dtype=np.float32)[np.argsort(-sums)[:k]]
+    columns = np.eye(X.shape[1], dtype=np.float32)[np.argsort(-sums)]
+    return np.vstack([sums, columns[: k - 1]]) if sums_too else columns[:k]
 
 
 def item_counts(R, k, epsilon, rng):

@@ -162,6 +162,9 @@ def row_table(title, X, k, *, apart=False, **notes):
         f"{k} most popular columns": lambda e: baselines.popular(
             X, k, e, DELTA, rng, clipped=not unit
         ),
+        "column sums, and the largest": lambda e: baselines.popular(
+            X, k, e, DELTA, rng, clipped=not unit, sums_too=True
+        ),
         "DPTruncatedSVD": lambda e: DPTruncatedSVD(k, epsilon=e, **options).fit(X).components_,
     }
     if X.shape[1] <= 1500:
@@ -243,6 +246,9 @@ def entry_table(title, A, k):
 
     methods = {
         f"{k} most popular columns": lambda e: baselines.popular(A, k, e, DELTA, rng, entry=True),
+        "column sums, and the largest": lambda e: baselines.popular(
+            A, k, e, DELTA, rng, entry=True, sums_too=True
+        ),
         "all entries with noise": lambda e: baselines.noisy_matrix(X, k, e, DELTA, rng),
         "row unit": lambda e: DPTruncatedSVD(k, epsilon=e, clip_norm=length).fit(A).components_,
         "DPTruncatedSVD": ours("auto"),

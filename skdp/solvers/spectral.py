@@ -245,7 +245,7 @@ def gram_subspace(
 
 # Where the detection limit of other routes exceeds so many parts of the singular value of sums of
 # columns, these show more: of one component, of more.
-MISSED = 1 / 3, 0.8
+SUMS_ALONE = 1 / 3, 0.8
 
 
 def by_sums(
@@ -261,7 +261,7 @@ def by_sums(
     n, d, least = noise.n, len(sums.value), CLEAR * math.sqrt(2 * len(sums.value))
     edge = symmetric_noise_edge(noise.psd * noise.clip_norm**2 / math.sqrt(share), columns)
     square = float(sums.value @ sums.value) - (d + least) * sums.noise_scale**2
-    shown = MISSED[k > 1] ** 2 * max(square, (n * noise.clip_norm / 2) ** 2 / d)
+    shown = SUMS_ALONE[k > 1] ** 2 * max(square, (n * noise.clip_norm / 2) ** 2 / d)
     if not noise.psd or n * edge <= shown:
         return None, share
     part = min(share * min(CLIP_SHARE, (8 * noise.psd / n) ** 2), (share - spare) / 4)

@@ -13,7 +13,7 @@ from skdp._limits import GRAM_FEATURES, MEMORY
 from skdp.privacy.ledger.scope import around
 from skdp.privacy.noise.integers import MAX_FLIPS
 from skdp.solvers.one_shot import flip_deviation, flip_probability
-from skdp.solvers.spectral import MISSED
+from skdp.solvers.spectral import SUMS_ALONE
 
 # Detection limit of power iteration over the noise, measured for six shapes; mean degree of a graph
 # over the eigenvalue of its groups, where they can just be seen; and the part of the budget that
@@ -178,8 +178,9 @@ def choose_one_shot(
         sums = mean * unit.high * math.sqrt(math.prod(shape) * end.uneven)  # their singular value
         # Right singular vectors of a wide table have more noise; an edge of a graph is in two sums.
         least = min(ours, theirs) * max(shape[1] / shape[0], 1.0) ** 0.25 / (2 if graph else 1)
-        if pays and unit.low == 0 and not groups and least > MISSED[k > 1] * sums:
-            name, said = "sums", f"singular value {sums:.3g} of column sums; {said}"
+        if pays and unit.low == 0 and not groups and least > SUMS_ALONE[k > 1] * sums:
+            known = f"singular value {sums:.3g} of column sums; " * (entries is not None)
+            name, said = "sums", known + said
         found.setdefault(name, f"{name}: {said}")
     if len(found) > 1:
         return "auto", "auto: a release shows how large entries are"
