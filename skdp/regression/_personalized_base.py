@@ -230,15 +230,16 @@ def learn_base(estimator, ask, query, shares):
     shown = bool((limited & columns.found).all())
     if not estimator._y_numeric:  # logits of the global model are not those of a user
         return Base(scaling, columns.n, shown)
+    n_noise = 0.0 if n else columns.count_noise()
     public["n"] = columns.n if estimator.fit_intercept else n
-    unit, share = _target_unit(estimator, ask, query.n_outputs, shares, public)
+    unit, share = _target_unit(estimator, ask, query.n_outputs, shares, public, n_noise)
     ask = ask.scaled(*scaling)  # columns that have no limit may hold entries of any size
     fitted = {"intercept": estimator.fit_intercept}
     model = personalization.pooled_model(ask, limited, unit, share, **fitted)
     return Base(scaling, columns.n, shown, model, unit)
 
 
-def _target_unit(estimator, ask, p, shares, public):
+def _target_unit(estimator, ask, p, shares, public, n_noise):
     """Return the unit of targets, and the share of the model.
 
     Users too few to show it hardly show directions either. So half of the share of the subspace
@@ -247,10 +248,10 @@ def _target_unit(estimator, ask, p, shares, public):
     bounds, model_share = _validation.target_bounds(estimator, p), shares["global"]
     if bounds is None:
         find = partial(find_columns, ask.targets(), p, **public)
-        unit = personalization.target_unit(find(shares["targets"]))
+        unit = personalization.target_unit(find(shares["targets"]), n_noise)
         if not unit.found:
             shares["subspace"] /= 2
-            unit = personalization.target_unit(find(shares["subspace"], far=True))
+            unit = personalization.target_unit(find(shares["subspace"], far=True), n_noise)
         return unit, model_share
     center, radius = _validation.middle_and_radius(*bounds, centered=estimator.fit_intercept)
     return personalization.TargetUnit(center, float(radius.max()) / CUT, True, 0), model_share

@@ -113,6 +113,10 @@ class Columns(NamedTuple):
         """Return about the noise scale of column sums released with `part` times the share."""
         return _SUMS * self.noise / math.sqrt(part)
 
+    def count_noise(self) -> float:
+        """Return about the noise scale of `n`, where it was released."""
+        return 2 * self.noise / math.sqrt(len(self.center) * _PARTS["count"][0])
+
     def radius(self, noise: float) -> FloatArray:
         """Return the clip radius about the centre for sums of this noise scale.
 

@@ -352,13 +352,13 @@ class TargetUnit(NamedTuple):
     needed: int
 
 
-def target_unit(targets: Columns) -> TargetUnit:
+def target_unit(targets: Columns, n_noise: float) -> TargetUnit:
     """Return location and scale of the targets, from one of each user.
 
-    Heads that start from a wrong location are much worse than no shared model, so a result from
-    fewer users than `needed` is not used.
+    Heads that start from a wrong location are much worse than no shared model, so a result that may
+    be from fewer users than `needed` is not used.
     """
-    found = bool(targets.found.all()) and targets.n >= targets.needed
+    found = bool(targets.found.all()) and targets.n - n_noise >= targets.needed
     return TargetUnit(targets.center, float(targets.spread.max()), found, targets.needed)
 
 

@@ -1,7 +1,5 @@
 """Location and spread of columns, from released numbers."""
 
-import math
-
 import numpy as np
 import pytest
 

@@ -62,12 +62,15 @@ def test_columns_are_seen_from_zero_unless_they_lie_elsewhere():
 
 
 def test_targets_are_found_by_enough_users():
-    def unit(*values, n=30.0):
+    def unit(*values, n=30.0, noise=0.0):
         center, spread, found, placed = np.array(values)[:, None]
-        return target_unit(Columns(center, spread, found > 0, n, 1.0, 30, placed > 0, spread))
+        columns = Columns(center, spread, found > 0, n, 1.0, 30, placed > 0, spread)
+        return target_unit(columns, noise)
 
     assert unit(3.0, 2.0, True, True)[1:] == (2.0, True, 30)
     assert not unit(3.0, 2.0, True, True, n=29.0).found
+    assert unit(3.0, 2.0, True, True, n=50.0, noise=20.0).found
+    assert not unit(3.0, 2.0, True, True, n=50.0, noise=21.0).found  # fewer may have answered
 
 
 def test_users_as_they_are_seen_keep_what_their_rows_say():
