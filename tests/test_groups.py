@@ -298,6 +298,13 @@ def test_a_person_comes_again_in_any_type(first, again, said):
     refuses(ValueError, said, model.partial_fit, np.eye(3)[:1], groups=person.astype(again))
 
 
+def test_a_name_of_a_person_refuses_no_other_batch():
+    model, row = DPIncrementalPCA(1, clip_norm=1.0, max_releases=3, **GROUP), np.eye(3)[:1]
+    for name in ("ada", "n5"):
+        model.partial_fit(row, groups=[name])
+    refuses(ValueError, "text in one batch", model.partial_fit, row, groups=[5])
+
+
 @pytest.mark.parametrize("labels", [[5.0, "x", 5], [5, 5, 6], [5, 6, 5], [6, 5, 5]])
 def test_a_person_in_two_blocks_is_detected(labels):
     """As text 5 and 5.0 differ: text between numbers hides nobody."""

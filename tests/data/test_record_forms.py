@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from scipy.linalg import hadamard
 
 from skdp.data import records
 from skdp.data.blocks import SparseRows
@@ -83,6 +84,18 @@ def test_rounding_in_one_direction_is_covered(name):
     block = Zipped(sp.csr_array(rows) if name == "csr" else rows, columns)
     true = 0.93**2 * math.sqrt(D1 * D2) * (t * t[::-1] if columns else t)[:, 0]
     assert np.all(form_of(name, False).whitened(*W).survey(block)[1] >= true)
+
+
+def test_rounding_of_sparse_tangent_parts_is_covered():
+    """Multiples of the identity: all products with a basis of one size are rounded alike."""
+    d, t = 400, np.linspace(0.5, 1, 40)
+    basis = np.tile(hadamard(4), (d // 4, 1)) / math.sqrt(d)
+    diagonals = np.tile(np.arange(d) * (d + 1), len(t)), np.arange(0, len(t) * d + 1, d)
+    rows = sp.csr_array((np.repeat(t, d), *diagonals), shape=(len(t), d * d))
+    flat = Frame(on_grid(basis.T), on_grid(basis), on_grid(basis), np.ones((4, 4)), 1.0)
+    block, form = Zipped(rows, {}), SparseRecords((d, d))
+    sizes = form.tangent(block.with_columns(units=form.survey(block)[0]), flat)[0]
+    assert np.all(sizes >= 2 * t)
 
 
 @pytest.mark.parametrize("name", FORMS)

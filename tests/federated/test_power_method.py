@@ -330,6 +330,17 @@ def test_no_release_is_answered_twice(first, then):
     assert len(client.releases_) == 1 + (then == "closed")  # what was left over
 
 
+def test_a_request_is_looked_at_and_paid_under_one_lock(monkeypatch):
+    """Two threads could find that one release is new, and answer it twice."""
+    (client, *_), held = clients_of(FITS["gram"][0], split(X)), []
+    pay = client._pay
+    monkeypatch.setattr(
+        client, "_pay", lambda asked: held.append(client._session._lock._is_owned()) or pay(asked)
+    )
+    client.respond(a_request())
+    assert held == [True]
+
+
 @pytest.mark.parametrize("same_sum", [True, False])
 def test_a_second_fit_does_not_open_a_paid_release_again(same_sum):
     """A server that was interrupted after a sum starts again; its first request is the same."""

@@ -392,7 +392,11 @@ def test_a_composition_opens_its_parts_to_itself_alone():
         refuses(PrivacyError, "is unknown", meta.fit, X, Y)
         ledger._refused.clear()
         several = type("Several", (MultiOutputRegressor,), {})(part)  # a subclass may do anything
-        for many in (several, VotingRegressor([("a", BaggingRegressor(part)), ("b", part)])):
+        parts = (BaggingRegressor(part), part)
+        votes = [
+            VotingRegressor([*zip("ab", order, strict=True)]) for order in (parts, parts[::-1])
+        ]
+        for many in (several, *votes):
             with pytest.raises(PrivacyError, match="cost is unknown"), ledger.charge(many):
                 raise AssertionError
     assert len(ledger.entries) == 1

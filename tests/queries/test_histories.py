@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data.blocks import SparseRows
-from skdp.data.histories import binary_rows, hidden_cells
+from skdp.data.histories import binary_rows, hidden_cells, with_unit_pairs
 from skdp.queries.interactions import InteractionHistories, PairQuery, RowHistories
 from skdp.testing import check_sensitivity
 from tools.fit_checks import check_order_invariance
@@ -54,6 +54,17 @@ def test_a_history_adds_no_more_than_one_to_counts_for_pure_noise(step, rng):
         assert total <= (1.0 if step else 1 + 1e-12)
         if np.isfinite(x).all() and x.max() >= 0.01 and step < 1e-6:
             assert total > 0.97
+
+
+def test_pairs_that_stay_too_long_are_left_out(monkeypatch):
+    """Cutting entries may make a projection longer; no number of cuts is known to be enough."""
+    seen = iter([1.0])  # as floats, and then at any step of the integers
+
+    def too_long(rows, _):
+        return np.ones(rows.shape[0]), np.full(rows.shape[0], next(seen, 2e6))
+
+    monkeypatch.setattr("skdp.data.histories._pair_lengths", too_long)
+    assert not with_unit_pairs(sp.csr_array(np.ones((2, 4))), 1e-3, POPULAR).data.any()
 
 
 @pytest.mark.thorough

@@ -74,11 +74,13 @@ def check_null_release(name, estimator):
     Attributes, warnings and exceptions are compared bit by bit: those of a fit that runs no private
     code and gets zeros for answers with those of fits that run it on any data and throw its
     answers away; and those of `check_same_answers`. Whatever differs is seen by nobody's leave.
-    The delta is just below one over the number of rows: an exact number would warn of one row more.
+    The delta is just below one over the number of rows, or of users: an exact number would warn of
+    one more.
     """
     if not_private(estimator):
         return skip("epsilon is infinite")
-    n = len(null_release_data(estimator)["dense"]["ordinary"].X)
+    base = null_release_data(estimator)["dense"]["ordinary"]
+    n = len(np.unique(base.fit_params.get("groups", np.arange(len(base.X)))))
     warned = fresh(estimator, **{"delta": 1 / (n + 0.5)} if getattr(estimator, "delta", 0) else {})
     for seed, (family, data) in enumerate(null_release_data(estimator).items(), _SEED):
         with fixed_noise(seed), null_release(run=False):

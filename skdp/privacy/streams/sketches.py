@@ -236,7 +236,7 @@ def _losses(
         raise BudgetExceededError(f"the sketches ask for {list(shares)}; {left:.3g} is left.")
     if budget.exact or all(bound.law is None for bound in bounds):
         return [Loss("gaussian", session.mu(min(share, left))) for share in shares]
-    if session.ledger or not math.fsum(shares) >= 1 - NEGLIGIBLE:
+    if budget.pure_epsilon or not math.fsum(shares) >= 1 - NEGLIGIBLE:
         raise PrivacyError("random sketches take the whole budget of a session")
     degrees = [() if bound.law is None else bound.law.degrees for bound in bounds]
     mixture = largest_mixture(zip(shares, degrees, strict=True), *budget.calibration)

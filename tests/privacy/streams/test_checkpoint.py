@@ -22,7 +22,8 @@ def new_group(kind="tree", horizon=9, epsilon=1.0):
     mechanism, window = KINDS[kind]
     bounds = {n: Bound(n, (3,), 2.0, slack=0.5) for n in "ab"}
     options = {"mechanism": mechanism, "window": window, "touches": 1}
-    return StreamGroup.paid(new_session(epsilon), bounds, {"a": 0.3, "b": 0.7}, horizon, **options)
+    session = new_session(epsilon, adjacency="replace", unit="group")  # not what others default to
+    return StreamGroup.paid(session, bounds, {"a": 0.3, "b": 0.7}, horizon, **options)
 
 
 def values(i):

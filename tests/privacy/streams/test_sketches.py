@@ -53,6 +53,8 @@ def test_a_random_sketch_takes_the_whole_budget():
     gate.grant(Bound("first", (2,), 1.0), 0.5)
     refuses(PrivacyError, "whole budget", grant_sketches, gate, BOUNDS, [0.25, 0.25])
     refuses(PrivacyError, "whole budget", grant_sketches, session(), BOUNDS, [0.25, 0.25])
+    choosing = new_session(1.0, pure=0.5)  # a choice would add its part of epsilon
+    refuses(PrivacyError, "whole budget", grant_sketches, choosing, BOUNDS, [0.5, 0.5])
 
 
 def test_sketches_are_refused_where_no_law_is_known():
