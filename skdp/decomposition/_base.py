@@ -421,9 +421,7 @@ def verdict_of_ritz(ritz, total, d, shown=None, bias=NOTHING):
     return found, k, kept, k / d, int(np.count_nonzero(clear))
 
 
-def components_of(V):
-    """Rows with fixed signs, from the columns of V."""
-    return linalg.fix_signs(np.ascontiguousarray(V.T))
+components_of = linalg.components_of
 
 
 def check_normalizer(estimator):
