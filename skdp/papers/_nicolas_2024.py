@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-
 from skdp._inputs import check_matrix
 from skdp._validation import Seed, check_bounds, check_int, check_option, check_rank
 from skdp.decomposition._base import LinearTransformMixin
