@@ -19,12 +19,14 @@ from skdp.queries.interactions import InteractionQuery, gram_change
 from skdp.solvers import one_shot, spectral
 from skdp.solvers.iterate import PASSES, alternate, iterate_symmetric, more_columns
 from skdp.solvers.linalg import (
+    components_of,
     detection_limit,
     orthonormal,
     shrunk,
     signal_share,
     symmetric_noise_edge,
     top_eigenpairs,
+    with_signs,
 )
 from skdp.solvers.postprocess import svd_variances, user_level_mu
 from skdp.units import DEGREE, unit_of
@@ -147,7 +149,7 @@ def fit_interactions(estimator, session, X, route):
     if route in ("screened", "power"):
         verdict = _base.verdict_of_ritz(found, whole, n)
     squares = squares * _base.warn_of_verdict(estimator, *verdict)
-    attributes = svd_variances(squares, _base.components_of(V), sums / m, total / m, m, noise / m)
+    attributes = svd_variances(squares, components_of(V), sums / m, total / m, m, noise / m)
     return attributes | extra | {"n_samples_seen_": m}
 
 
@@ -344,14 +346,13 @@ def fit_entries(estimator, session, X, route):
         U, values, V = _with_mean(U, values, V, means, noise, of_cells, both)
         U = V if graph and route == "sums" else U  # degrees are on both sides
         total = total._replace(value=max(float(total.value), float(np.sum(values**2))))
-    components = _base.components_of(V)
-    signs = np.sign(np.sum(components.T * V, axis=0))
+    U, components = with_signs(U, V)
     held = total._replace(value=min(float(total.value), most))  # Ritz values are of clipped rows
     verdict = _base.found_of(values) if ritz is None else _base.verdict_of_ritz(ritz, held, n)
     values = values * _base.warn_of_verdict(estimator, *verdict)
     mean_square = max(float(total.value), total.noise_scale) / m
     attributes = svd_variances(values**2, components, means, mean_square, m, noise)
-    return attributes | reason | {"left_singular_vectors_": U * signs, "n_samples_seen_": m}
+    return attributes | reason | {"left_singular_vectors_": U, "n_samples_seen_": m}
 
 
 def _with_mean(U, values, V, means, noise, of_cells, graph=None):
