@@ -16,7 +16,7 @@ PACKAGE = Path(skdp.__file__).parent
 MODULE_LINES, BODY_LINES = 700, 60
 
 COMMON = {"exceptions", "answer", "units", "_validation"}
-ESTIMATOR = {"base", "_inputs", "data", "queries", "solvers", "theory"} | COMMON
+ESTIMATOR = {"base", "_choice", "_inputs", "data", "queries", "solvers", "theory"} | COMMON
 STREAM_ROOMS = {"privacy.streams", "privacy.ledger", "privacy.accounting.plain_data"}
 ROOMS_BELOW = {"privacy.noise", "privacy.accounting"}
 # First parts of a module's name below skdp -> what it may import from skdp, itself aside. The
@@ -29,6 +29,7 @@ ALLOWED = {
     "_validation": {"exceptions"},
     "base": {"privacy", "data", "queries", "solvers"} | COMMON,
     "_inputs": {"base", "data", "queries"} | COMMON,
+    "_choice": {"privacy.ledger.scope", "privacy.noise.integers", "solvers"},
     "ledger": {"exceptions", "units", "privacy"},
     "privacy": {"exceptions", "answer", "units"},
     "privacy.noise": {"exceptions"},

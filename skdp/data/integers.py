@@ -23,6 +23,7 @@ from skdp.data.blocks import (
     ScratchOfThread,
     dense,
     entrywise,
+    finite_rows,
     largest_entries,
     rint,
     rows_times_powers,
@@ -184,7 +185,8 @@ class IntegerRows:
 
 
 def clip_rows(rows: Block, clip_norm: float) -> Block:
-    """Scale float rows to norm at most `clip_norm` (epsilon is infinite: nothing is protected)."""
+    """Scale float rows to norm at most `clip_norm` (epsilon is infinite); 0 if not finite."""
+    rows = where_rows(finite_rows(rows), rows)
     if math.isinf(clip_norm):
         return rows
     norms = np.sqrt(square_norms(rows))

@@ -176,13 +176,6 @@ class DenseRecords:
         margin = steps * math.sqrt(d1 * d2) + 2 * math.sqrt(r) * (math.sqrt(d1) + math.sqrt(d2)) + r
         return squares, K, margin
 
-    def sides(self, block: Zipped, frame: Frame, complement: FloatArray) -> Pair:
-        """Return W1 X W2 V and U'W1 X complement of each record, as floats."""
-        rows = np.where((block.columns["units"] > 0)[:, None], block.rows, 0.0)
-        X = np.asarray(rows, np.float64).reshape(-1, *self.shape)
-        right, left = X @ off_grid(frame.right), off_grid(frame.left) @ X @ complement
-        return (right if self.outer is None else off_grid(self.outer[0]) @ right), left
-
     def weighted(self, block: Zipped) -> FloatArray:
         """Return the sum of weights Z, flat: exact for integer weights."""
         return np.asarray(block.columns["weights"] @ self.counted(block))
@@ -302,16 +295,6 @@ class SparseRecords:
         inner = K @ frame.core.ravel()
         return tangent_sizes(squares, units, margin), units * frame.core_unit * inner
 
-    def sides(self, block: Zipped, frame: Frame, complement: FloatArray) -> Pair:
-        """Return X V and U'X complement of each record (after whitening), as floats."""
-        (d1, d2), r, m = self.shape, frame.basis.shape[1], block.shape[0]
-        record, index, values = self._entries(block)
-        a, b = np.divmod(index, d2)
-        right, left = np.zeros((m, d1, r)), np.zeros((m, d2, r))
-        np.add.at(right, (record, a), values[:, None] * off_grid(frame.right)[b])
-        np.add.at(left, (record, b), values[:, None] * off_grid(frame.left).T[a])
-        return right, left.swapaxes(1, 2) @ complement
-
     def weighted(self, block: Zipped) -> FloatArray:
         """Return the sum of weights Z, flat."""
         record, index, Z = self._integers(block, block.columns["units"])
@@ -389,13 +372,6 @@ class FactoredRecords:
             inner += u[:, j] * v[:, k] * frame.core[j, k]
         sizes = tangent_sizes((a * a * vv, uu * b * b, uu * vv), units, margin)
         return sizes, units * frame.core_unit * inner
-
-    def sides(self, block: Zipped, frame: Frame, complement: FloatArray) -> Pair:
-        """Return a (V'b)' and (U'a) (complement'b)' of each record (after whitening), as floats."""
-        (A, _, f, _), (B, _, g, _) = self._sides(block)
-        a, b = A * f[:, None], B * g[:, None]
-        right = a[:, :, None] * (b @ off_grid(frame.right))[:, None]
-        return right, (a @ off_grid(frame.left).T)[:, :, None] * (b @ complement)[:, None]
 
     def weighted(self, block: Zipped) -> FloatArray:
         """Return the sum of weights Z, flat."""

@@ -421,11 +421,6 @@ def verdict_of_ritz(ritz, total, d, shown=None, bias=NOTHING):
     return found, k, kept, k / d, int(np.count_nonzero(clear))
 
 
-def components_of(V):
-    """Rows with fixed signs, from the columns of V."""
-    return linalg.fix_signs(np.ascontiguousarray(V.T))
-
-
 def check_normalizer(estimator):
     """Refuse normalisers that leave the iterate without a bounded norm."""
     _validation.check_option(estimator, "power_iteration_normalizer", ("auto", "QR", "LU", "none"))

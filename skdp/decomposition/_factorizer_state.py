@@ -21,7 +21,7 @@ from skdp.privacy.accounting.plain_data import pack, unpack
 from skdp.privacy.streams import sketches
 from skdp.privacy.streams.checkpoints import StreamGroup
 from skdp.queries.sketches import SketchUnit
-from skdp.solvers.linalg import fix_signs
+from skdp.solvers.linalg import with_signs
 from skdp.solvers.sketching import factorize
 from skdp.units import INTERVAL, unit_named
 
@@ -639,12 +639,11 @@ def factored(layout, noisy, maps_by_rows, start):
     """Factor released sketches: the fitted attributes, by post-processing."""
     sides = known_sides(maps_by_rows)
     factors = factorize(noisy, sides, layout.n_components, start, layout.most)
-    components = fix_signs(np.ascontiguousarray(factors.right))
-    turned = np.einsum("ij,ij->i", components, factors.right) < 0
+    left, components = with_signs(factors.left, factors.right.T)
     dense = layout.method == "dense"
     t, v = layout.shape[::-1] if dense else (layout.sketch_size, layout.core_size)
     return {
-        "left_singular_vectors_": factors.left * np.where(turned, -1.0, 1.0),
+        "left_singular_vectors_": left,
         "singular_values_": factors.values,
         "components_": components,
         "rank_": factors.rank,

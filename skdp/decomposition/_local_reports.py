@@ -17,7 +17,7 @@ from skdp.data.products import SketchMap
 from skdp.decomposition._factorizer_state import draw_sketch
 from skdp.privacy.streams.sketches import SketchSource
 from skdp.queries.sketches import SketchUnit, Whole
-from skdp.solvers.linalg import fix_signs
+from skdp.solvers.linalg import components_of
 
 
 @dataclass(frozen=True)
@@ -322,7 +322,7 @@ class LocalAggregator:
     @property
     def components_(self) -> Any:
         """Leading directions of the rows."""
-        return fix_signs(np.ascontiguousarray(self._pairs()[1].T))
+        return components_of(self._pairs()[1])
 
     @property
     def explained_variance_(self) -> Any:

@@ -13,6 +13,7 @@ from skdp.data.blocks import row_source
 from skdp.decomposition import _base, _centres, _unit_fits
 from skdp.decomposition._planning import DecompositionPlans
 from skdp.exceptions import warn_caller
+from skdp.solvers.linalg import components_of
 from skdp.solvers.postprocess import released_count, svd_variances
 from skdp.units import DEGREE, offered
 
@@ -366,5 +367,5 @@ class DPTruncatedSVD(
         values, vectors, total = _base.held_by(self, ask, V, shares, shown, added=added)
         mean_square = max(float(total.value), total.noise_scale) / n
         facts = sums.value / n, mean_square, n, sums.noise_scale / n
-        attributes = svd_variances(values, _base.components_of(vectors), *facts)
+        attributes = svd_variances(values, components_of(vectors), *facts)
         return attributes | {"n_samples_seen_": round(n), "clip_norm_": noise.clip_norm}

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from skdp import _choice
 from skdp._inputs import matrix_unit
 from skdp._limits import CLEAR, MOST_DENSE
 from skdp.answer import Answer
@@ -18,15 +19,16 @@ from skdp.queries.interactions import InteractionQuery, gram_change
 from skdp.solvers import one_shot, spectral
 from skdp.solvers.iterate import PASSES, alternate, iterate_symmetric, more_columns
 from skdp.solvers.linalg import (
+    components_of,
     detection_limit,
     orthonormal,
     shrunk,
     signal_share,
     symmetric_noise_edge,
     top_eigenpairs,
+    with_signs,
 )
 from skdp.solvers.postprocess import svd_variances, user_level_mu
-from skdp.theory import _subspaces
 from skdp.units import DEGREE, unit_of
 
 # Fits of DPTruncatedSVD whose unit is one interaction: the moment of degree-normalised rows.
@@ -80,7 +82,7 @@ def _best_at(estimator, shape, degree):
         few = m * math.sqrt(estimator.n_components) < 2 * spectral.MOMENT_SIGNAL * noise
         length, unit = noise * math.sqrt(columns) * degree, s * s * n
         flips = m * n * one_shot.flip_probability(s)
-        small = flips > _subspaces.MAX_FLIPS or length * (length - unit) <= 2 * unit * m * s * s
+        small = flips > _choice.MAX_FLIPS or length * (length - unit) <= 2 * unit * m * s * s
     square, noise = m * degree**2 / n, n * s * s
     shown = (square**2 - m * noise * s * s) / (square * (square + noise))
     hidden = shown < (0.9 if few else 0.6) and pure > one_shot.LEAST_PURE * n
@@ -147,7 +149,7 @@ def fit_interactions(estimator, session, X, route):
     if route in ("screened", "power"):
         verdict = _base.verdict_of_ritz(found, whole, n)
     squares = squares * _base.warn_of_verdict(estimator, *verdict)
-    attributes = svd_variances(squares, _base.components_of(V), sums / m, total / m, m, noise / m)
+    attributes = svd_variances(squares, components_of(V), sums / m, total / m, m, noise / m)
     return attributes | extra | {"n_samples_seen_": m}
 
 
@@ -266,13 +268,13 @@ def unit_route(estimator, shape, entries=None):
     n_answers = PASSES[iterated][pure] if estimator.n_iter == "auto" else estimator.n_iter
     n_answers *= 1 if iterated == "power" else 2
     cells = changed.bounded and changed.low == 0  # which are flipped
-    if name == "one_shot" and not cells and not _subspaces.is_small(shape):
+    if name == "one_shot" and not cells and not _choice.is_small(shape):
         raise ValueError(
             f"algorithm='one_shot' would release {shape[0]} x {shape[1]} numbers; use "
             "'auto', or for entries that are not negative unit_bound=(0, high). Got 'one_shot'."
         )
     if whole_at_once(unit) and name in ("auto", "one_shot") and estimator.delta > 0:
-        if name == "one_shot" or (_subspaces.is_small(shape) and not math.isinf(estimator.epsilon)):
+        if name == "one_shot" or (_choice.is_small(shape) and not math.isinf(estimator.epsilon)):
             return "one_shot", "one_shot: one release of all entries holds every product with them"
         return "alternating", "alternating: there is no noise, or there are too many entries"
     if name != "auto":
@@ -280,7 +282,7 @@ def unit_route(estimator, shape, entries=None):
     moments, session = None, estimator._checked_session(split=False)
     if unit.reads_clip_norm and not (pure or session.budget.exact):
         moments = partial(moment_thresholds, estimator, session, changed, shape)
-    return _subspaces.choose_one_shot(
+    return _choice.choose_one_shot(
         estimator, changed, shape, n_answers, iterated, moments=moments, entries=entries
     )
 
@@ -320,7 +322,7 @@ def fit_entries(estimator, session, X, route):
     U, values, ritz, most, reason = np.eye(m, k), np.zeros(k), None, math.inf, {}
     graph, spread = unit.kind.symmetric, None
     if route == "auto":
-        facts = _subspaces.released_entries if graph else _subspaces.released_columns
+        facts = _choice.released_entries if graph else _choice.released_columns
         known = facts(ask, unit, X.shape)
         spread = known.spread if graph else None
         route, reason["algorithm_reason_"] = unit_route(estimator, X.shape, known)
@@ -329,7 +331,7 @@ def fit_entries(estimator, session, X, route):
     if route in ("gram", "screened"):
         U, values, V, ritz, most = moment_triplets(estimator, session, X, unit, route, ask)
     elif route == "one_shot":
-        ask = _subspaces.released_whole(session, ask, unit, X.shape, spread)
+        ask = _choice.released_whole(session, ask, unit, X.shape, spread)
         if graph:
             U, values, V = _of_pairs(*one_shot.symmetric_pairs(ask, n, k, kurtosis=ask.kurtosis))
         else:
@@ -344,14 +346,13 @@ def fit_entries(estimator, session, X, route):
         U, values, V = _with_mean(U, values, V, means, noise, of_cells, both)
         U = V if graph and route == "sums" else U  # degrees are on both sides
         total = total._replace(value=max(float(total.value), float(np.sum(values**2))))
-    components = _base.components_of(V)
-    signs = np.sign(np.sum(components.T * V, axis=0))
+    U, components = with_signs(U, V)
     held = total._replace(value=min(float(total.value), most))  # Ritz values are of clipped rows
     verdict = _base.found_of(values) if ritz is None else _base.verdict_of_ritz(ritz, held, n)
     values = values * _base.warn_of_verdict(estimator, *verdict)
     mean_square = max(float(total.value), total.noise_scale) / m
     attributes = svd_variances(values**2, components, means, mean_square, m, noise)
-    return attributes | reason | {"left_singular_vectors_": U * signs, "n_samples_seen_": m}
+    return attributes | reason | {"left_singular_vectors_": U, "n_samples_seen_": m}
 
 
 def _with_mean(U, values, V, means, noise, of_cells, graph=None):

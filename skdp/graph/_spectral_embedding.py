@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
+from skdp import _choice
 from skdp._inputs import bound_of, check_unit_bound, checked, has_cells, matrix_unit, public_units
 from skdp._validation import Seed, check_int, check_option
 from skdp.base import BaseDPEstimator, as_input_dtype, atomic
@@ -19,7 +20,7 @@ from skdp.solvers.graphs import embed_across, released_degrees
 from skdp.solvers.iterate import PASSES, iterate_symmetric, more_columns
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.one_shot import FlippedMatrix, symmetric_pairs
-from skdp.theory import PlanData, PlansMixin, _subspaces
+from skdp.theory import PlanData, PlansMixin
 from skdp.theory._plan import MOST_NUMBERS
 from skdp.units import offered
 
@@ -42,7 +43,7 @@ def warn_no_signal(estimator, session, attributes, n):
     products = [line.noise_scale for line in session.ledger if line.name == "right_product"]
     scales = products["degrees_" in attributes :] or [math.inf]  # the first one released degrees
     mean = math.sqrt(math.fsum(scale * scale for scale in scales) / len(scales))
-    edge = _subspaces.iteration_threshold(whole or _SEEN * mean, n)
+    edge = _choice.iteration_threshold(whole or _SEEN * mean, n)
     if np.max(np.abs(attributes["eigenvalues_"])) >= edge:
         return
     warn_caller(
@@ -300,7 +301,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         """Return (name, reason): of the settings, the number of nodes, and released facts."""
         n_answers = PASSES["power"][int(self.delta == 0)] if self.n_iter == "auto" else self.n_iter
         facts = matrix_unit(self), (n, n), n_answers, "power"
-        return _subspaces.choose_one_shot(self, *facts, groups=True, entries=entries)
+        return _choice.choose_one_shot(self, *facts, groups=True, entries=entries)
 
     def _fit_session(self, session, X):
         """Release products with the graph, or its flipped pairs; then embed the nodes."""
@@ -311,12 +312,12 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         self._warn_of_delta(*public_units(self, X.shape, session))
         ask, spread = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit)), None
         if route == "auto":
-            known = _subspaces.released_entries(ask, unit, X.shape)
+            known = _choice.released_entries(ask, unit, X.shape)
             spread, (route, reason) = known.spread, self._route(n, known)
             if route != "one_shot" and self.delta > 0:
                 session.take_delta()
         if route == "one_shot":
-            ask = _subspaces.released_whole(session, ask, unit, X.shape, spread)
+            ask = _choice.released_whole(session, ask, unit, X.shape, spread)
         return self._embedded(session, ask, n), reason
 
     def _embedded(self, session, ask, n):

@@ -347,34 +347,22 @@ def search_cost(
         if isinstance(scorer, PrivateScorer):
             scorer.check_meaning(unit, adjacency)
     refit = bool(counted and search.refit)
-    training_scores = bool(counted and search.return_train_score)
-    return _total(
-        type(search).__name__, candidates, plans, scorers, held, scored, n_splits, refit,
-        training_scores, unit, adjacency,
-    )  # fmt: skip
-
-
-def is_search(object_):
-    """Whether this is a search whose fits are known beforehand, and no subclass of one."""
-    return type(object_) in (model_selection.GridSearchCV, model_selection.RandomizedSearchCV)
-
-
-def _total(name, candidates, plans, scorers, held, scored, n_splits, refit, training, unit, adj):
-    """Add up a search; see `search_cost` for the rule."""
+    training = bool(counted and search.return_train_score)
     one_fit = [accounting.compose(loss for fit in plan for loss in fit.losses) for plan in plans]
     score = [loss for scorer in scorers for loss in getattr(scorer, "private_losses", ())]
-    calls = scored + held * training
     losses = [loss for spent in one_fit for loss in spent * held]
-    losses += score * (calls * len(plans))
+    losses += score * ((scored + held * training) * len(plans))
     losses += _dearest(one_fit) if refit else ()
     lines = [
-        LedgerFit("PrivateScorer", unit, adj, each.private_losses, each.random_state is not None)
+        LedgerFit(
+            "PrivateScorer", unit, adjacency, each.private_losses, each.random_state is not None
+        )
         for each in scorers
         if getattr(each, "private_losses", ())
     ]
     fits = [fit for plan in plans for fit in [*plan, *lines * (1 + training)] * n_splits]
     return SearchCost(
-        name=name,
+        name=type(search).__name__,
         candidates=tuple(zip(candidates, one_fit, strict=True)),
         n_splits=n_splits,
         held=held,
@@ -383,11 +371,16 @@ def _total(name, candidates, plans, scorers, held, scored, n_splits, refit, trai
         exact_scores=not all(hasattr(scorer, "private_losses") for scorer in scorers),
         losses=accounting.compose(losses),
         unit=unit,
-        adjacency=adj,
+        adjacency=adjacency,
         seeded=any(fit.seeded for fit in fits),
         fits=tuple(fits),
         refits=tuple(map(tuple, plans)) if refit else (),
     )
+
+
+def is_search(object_):
+    """Whether this is a search whose fits are known beforehand, and no subclass of one."""
+    return type(object_) in (model_selection.GridSearchCV, model_selection.RandomizedSearchCV)
 
 
 def _dearest(spent):

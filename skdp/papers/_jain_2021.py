@@ -20,7 +20,7 @@ from skdp.data.units import Batch, UserRows
 from skdp.decomposition._base import LinearTransformMixin
 from skdp.papers._base import step_share
 from skdp.queries.users import UserQuery
-from skdp.solvers.linalg import fix_signs, orthonormal
+from skdp.solvers.linalg import components_of, orthonormal
 from skdp.solvers.local_fits import RidgePath, moments, transposed
 from skdp.solvers.personalization import View
 
@@ -177,7 +177,7 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
             candidates = self._candidates_of(d)
             scores = candidate_scores(view, candidates)
             index = ask.scores("subspace", scores, len(candidates), share=1.0)
-            return fix_signs(np.ascontiguousarray(orthonormal(candidates[index]).T))
+            return components_of(orthonormal(candidates[index]))
         start, each = self._shares(session)
         zeta, eta, m = float(self.target_bound), float(self.product_bound), self.max_rows
         local = partial(_pairs, m=m, zeta=zeta)
@@ -191,7 +191,7 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
             b = ask.sums("vector", equations.vector, (((size,), q * eta * zeta),), share=each).value
             Z = of_public(np.linalg.lstsq, _mirrored(A, size), b, rcond=None)[0]
             U = of_public(np.linalg.qr, Z.reshape(d, k))[0]
-        return fix_signs(np.ascontiguousarray(U.T))
+        return components_of(U)
 
     def _shares(self, session):
         """Return the share of the start and of each release of a round, fixed before the first.

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from skdp._inputs import check_matrix
 from skdp._validation import Seed, check_bounds, check_int, check_option, check_rank
 from skdp.decomposition._base import LinearTransformMixin
 from skdp.papers._base import RULES, Published, PublishedQuery, check_square, step_share
 from skdp.queries.entries import EntryQuery, MatrixUnit
 from skdp.queries.interactions import InteractionQuery
-from skdp.solvers.linalg import fix_signs, orthonormal
+from skdp.solvers.linalg import components_of, orthonormal
 from skdp.units import DEGREE
 
 
@@ -130,7 +128,7 @@ class PowerMethod(LinearTransformMixin, Published):
         V = orthonormal(session.random_signs((n, self.n_components)))
         for _ in range(steps):
             V = orthonormal(ask.right(V, share=share).value)
-        return {"components_": fix_signs(np.ascontiguousarray(V.T))}
+        return {"components_": components_of(V)}
 
     def _query(self, X):
         if self._protects.bound is DEGREE:

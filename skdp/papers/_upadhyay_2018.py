@@ -11,7 +11,7 @@ from skdp.decomposition._factorizer_state import Layout, draw_maps
 from skdp.papers._base import Published
 from skdp.privacy.streams.sketches import SketchSource, grant_sketches
 from skdp.queries.sketches import SketchUnit, Whole
-from skdp.solvers.linalg import fix_signs
+from skdp.solvers.linalg import with_signs
 
 
 class SketchFactorizer(LinearTransformMixin, Published):
@@ -126,13 +126,9 @@ class SketchFactorizer(LinearTransformMixin, Published):
         values = [g.open(query.answer(s)).value for g, s in zip(grants, maps, strict=True)]
         T = maps[-1].right.real() if self.method == "three_sketch" else None
         left, sizes, right = published_factors(values, maps[-1].left.real(), T, k)
-        components = fix_signs(right)
-        signs = np.sign(np.sum(components * right, axis=1))
-        return {
-            "left_singular_vectors_": left * np.where(signs < 0, -1.0, 1.0),
-            "singular_values_": sizes,
-            "components_": components,
-        }
+        left, components = with_signs(left, right.T)
+        names = "left_singular_vectors_", "singular_values_", "components_"
+        return dict(zip(names, (left, sizes, components), strict=True))
 
     def _budget_kinds(self):
         return ("sketch",)

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from skdp._choice import MAX_FLIPS
 from skdp._inputs import check_matrix, check_rows, checked, mapped, public_units, stacked_rows
 from skdp._limits import MOST_DENSE
 from skdp._validation import Seed, check_int, check_option, check_real, column_names
@@ -25,7 +26,6 @@ from skdp.solvers.recommend import Route, fit_filter
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._made import made_histories
 from skdp.theory._plan import USUAL_ONES, check_entries, histories_of, rows_of
-from skdp.theory._subspaces import MAX_FLIPS
 from skdp.units import offered
 
 # Which release shows most of a user-item matrix: decided before any data are read.

@@ -33,6 +33,17 @@ def fix_signs(components: FloatArray) -> FloatArray:
     return np.asarray(components * np.where(signs == 0, 1.0, signs)[:, None])
 
 
+def components_of(V: FloatArray) -> FloatArray:
+    """Return the columns of V as rows with fixed signs."""
+    return fix_signs(np.ascontiguousarray(V.T))
+
+
+def with_signs(U: FloatArray, V: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the components of V, and the columns of U with the signs of these."""
+    components = components_of(V)
+    return U * np.where(np.sum(components.T * V, axis=0) < 0, -1.0, 1.0), components
+
+
 def top_eigenpairs(M: FloatArray, k: int | None = None) -> tuple[FloatArray, FloatArray]:
     """Return the k largest eigenvalues (descending) and their eigenvectors as columns."""
     d = len(M)

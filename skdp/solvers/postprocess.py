@@ -104,7 +104,7 @@ def subspace_attributes(
     variance = max(total / degrees, kept)
     spare = max(rank - k, 1.0) if rank > k else math.inf
     return {
-        "components_": linalg.fix_signs(np.ascontiguousarray(V.T)),
+        "components_": linalg.components_of(V),
         "explained_variance_": variances,
         "explained_variance_ratio_": variances / variance if variance > 0 else np.zeros(k),
         "singular_values_": np.sqrt(values),

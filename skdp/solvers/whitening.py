@@ -10,7 +10,7 @@ import numpy as np
 from skdp._limits import NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
 from skdp.solvers.columns import FAR, find_columns
-from skdp.solvers.linalg import signal_share
+from skdp.solvers.linalg import signal_share, with_signs
 from skdp.solvers.trace import FINER, PASSES, TraceFit, private_median
 
 # Whitening of measurement matrices from released second moments.
@@ -192,13 +192,12 @@ def trace_attributes(
     Q1, R1 = np.linalg.qr(A)
     Q2, R2 = np.linalg.qr(B)
     P, values, Qt = np.linalg.svd(R1 @ R2.T, full_matrices=False)
-    U, V = Q1 @ P, Q2 @ Qt.T
-    signs = np.where(V[np.argmax(np.abs(V), axis=0), np.arange(V.shape[1])] < 0, -1.0, 1.0)
+    U, components = with_signs(Q1 @ P, Q2 @ Qt.T)
     return {
-        "coef_": (U * values) @ V.T,
-        "left_singular_vectors_": U * signs,
+        "coef_": (U * values) @ components,
+        "left_singular_vectors_": U,
         "singular_values_": values,
-        "right_singular_vectors_": V * signs,
+        "right_singular_vectors_": components.T,
         "residual_std_": fit.noise_sd,
         "gradient_clip_norms_": fit.clip_levels,
     }

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from skdp.data import integers
 from skdp.data.blocks import limbs_of
-from skdp.data.integers import IntegerRows, PublicMatrix, clipped, row_norms
+from skdp.data.integers import IntegerRows, PublicMatrix, clipped, row_map, row_norms
 
 
 def exact_squares(Z):
@@ -123,7 +123,9 @@ def test_norms_of_contributions(rng):
         assert (norms <= 1 + 1e-12).all()
         if scale >= 1:
             assert norms.min() > 1 - 1e-12
-    assert not clipped(np.array([[np.nan, 1.0], [np.inf, 0.0], [0.0, 0.0]]), 1.0).any()
+    bad = np.array([[np.nan, 1.0], [np.inf, 0.0], [0.0, 0.0]])
+    assert not clipped(bad, 1.0).any()
+    assert not any(row_map(C, 0.0)(bad).any() for C in (1.0, np.inf))  # as with finite epsilon
     assert np.array_equal(clipped(np.array([[0.3, 0.4]]), 1.0), [[0.3, 0.4]])
 
 

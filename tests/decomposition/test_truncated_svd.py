@@ -12,6 +12,7 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.preprocessing import normalize
 
 from skdp import DPPCA, DPLowRankFactorizer, DPTruncatedSVD, PrivacyLedger
+from skdp._choice import Entries
 from skdp.datasets import make_interactions, make_user_items
 from skdp.decomposition._unit_fits import unit_route
 from skdp.exceptions import PrivacyError, UtilityWarning
@@ -24,7 +25,6 @@ from skdp.testing import (
     replay_answers,
     transcript_audit,
 )
-from skdp.theory._subspaces import Entries
 from tools.outcomes import fitted_attributes, messages_of, refuses
 
 # Few rows, noise alone, seeds or no noise: warnings of fits are not the subject here.

@@ -12,8 +12,8 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from skdp import DPSpectralEmbedding, DPTruncatedSVD, PrivacyLedger
+from skdp._choice import Entries
 from skdp.datasets import make_block_graph
-from skdp.theory._subspaces import Entries
 from tools.outcomes import assert_refused, messages_of
 
 pytestmark = pytest.mark.filterwarnings(

@@ -29,6 +29,9 @@ def test_fix_signs():
     assert np.array_equal(fixed, [[-1.0, 3.0, -2.0], [0.5, 0.1, -0.2], [0.0, 0.0, 0.0]])
     assert np.array_equal(linalg.fix_signs(-fixed), fixed)
     assert components[0, 0] == 1.0  # a new array
+    U, signed = linalg.with_signs(np.eye(3), components.T)  # the product U V' stays the same
+    assert np.array_equal(signed, fixed)
+    assert np.array_equal(U @ signed, components)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from skdp.privacy.ledger.fits import LedgerFit, adopt, is_ours
 from skdp.privacy.ledger.routes import COUNTERS, RUN, charged
 from skdp.privacy.ledger.scope import OPEN, LedgerFile, OpenLedger, announce, around
 from skdp.privacy.ledger.store import Book, Dataset, FileBook, Registry, read_registry
+from skdp.privacy.store import is_database
 
 # Reports of a ledger: tables as text and HTML, and the history as records.
 
@@ -227,10 +228,10 @@ class PrivacyLedger:
         -------
         PrivacyLedger
         """
-        if not os.path.exists(path):
+        if not (os.path.exists(path) and is_database(os.path.realpath(path))):
             raise PrivacyError(
-                f"There is no file {os.fspath(path)!r}: PrivacyLedger(epsilon=..., path=...) makes "
-                "one."
+                f"{os.fspath(path)!r} is no PrivacyLedger file: PrivacyLedger(epsilon=..., "
+                "path=...) makes one."
             )
         ledger = cls.__new__(cls)
         ledger._keep(FileBook(os.fspath(path), dataset=dataset, note=note))

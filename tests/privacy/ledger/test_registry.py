@@ -5,6 +5,7 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +62,9 @@ def test_a_dataset_is_named_wherever_it_could_be_another(path, both):
     with pytest.raises(PrivacyError, match="say which"):  # no third budget by accident
         PrivacyLedger(9, 1e-6, path=path)
     refuses(PrivacyError, "no dataset 'patient'", PrivacyLedger.open, path, "patient")
+    (notes := Path(path).with_name("notes")).write_text("mine")
+    refuses(PrivacyError, "no PrivacyLedger file", PrivacyLedger.open, notes)
+    assert not notes.with_name("notes.lock").exists()
     refuses(ValueError, "other terms", PrivacyLedger, 3, 1e-6, path=path, dataset="patients")
     refuses(ValueError, "give its 'path'", PrivacyLedger, 3, 1e-6, dataset="patients")
     refuses(PrivacyError, "a parent process has opened", FileBook, path, token="another")

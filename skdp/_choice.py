@@ -1,4 +1,4 @@
-"""Detection limits of iterated noisy products and of randomized response, from public numbers."""
+"""Which release shows most of a matrix of private entries, by public and released numbers."""
 
 from __future__ import annotations
 
