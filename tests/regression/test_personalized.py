@@ -30,6 +30,7 @@ from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.ledger import PrivacyLedger
 from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor, _personalized_base
 from skdp.regression._personalized_base import positions, within_bounds
+from skdp.solvers.columns import Columns
 from skdp.solvers.local_fits import LOSSES, RidgePath
 from skdp.solvers.personalization import PENALTIES, View, scaling_of
 from skdp.solvers.scaling import Scaling
@@ -334,6 +335,19 @@ def test_the_published_model_of_few_users_predicts_their_level(rng):
     model = DPPersonalizedRegressor(1, epsilon=1.0)
     levels = [model.fit(X, y, users).public_copy().predict(X).mean() for _ in range(11)]
     assert np.median(np.abs(np.subtract(levels, y.mean()))) < 60
+
+
+@pytest.mark.parametrize("d", [1, 6])
+def test_few_users_do_not_count_as_many_because_of_noise(d, monkeypatch, rng):
+    """The noise of their number is known from that of the ranks released with it."""
+    X, y, seen = rng.standard_normal((90, d)), 100 + rng.standard_normal(90), []
+    noise_of = Columns.count_noise
+    monkeypatch.setattr(Columns, "count_noise", lambda c: seen.append(noise_of(c)) or seen[-1])
+    for seed in range(6):
+        model = quiet(DPPersonalizedRegressor(1, random_state=seed).fit, X, y, np.arange(90) // 3)
+        assert not model.target_scale_found_
+    (line,) = (line for line in model.releases_ if line.name == "count")
+    assert seen[-1] == pytest.approx(line.noise_scale, rel=0.05)
 
 
 def test_predictions_stay_within_public_bounds():

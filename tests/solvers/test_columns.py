@@ -1,5 +1,7 @@
 """Location and spread of columns, from released numbers."""
 
+import math
+
 import numpy as np
 import pytest
 
