@@ -157,6 +157,8 @@ class DPTruncatedSVD(
         Units other than row and interaction: left singular vectors, which may be published. With
         "gram" and "screened" they are one product, with 5% of the budget: of many rows they may be
         noise next to accurate `components_`, without a warning. "alternating" releases both alike.
+        Column sums alone show what rows have in common: each column is one number, or in proportion
+        to degrees.
     n_samples_seen_ : int
         Number of rows: released under "add_remove" for the row unit, otherwise exact (public).
     clip_norm_ : float

@@ -21,14 +21,13 @@ from skdp.solvers.iterate import PASSES, alternate, iterate_symmetric, more_colu
 from skdp.solvers.linalg import (
     components_of,
     detection_limit,
-    orthonormal,
     shrunk,
     signal_share,
     symmetric_noise_edge,
     top_eigenpairs,
     with_signs,
 )
-from skdp.solvers.postprocess import svd_variances, user_level_mu
+from skdp.solvers.postprocess import shrunk_mean, svd_variances, user_level_mu
 from skdp.units import DEGREE, unit_of
 
 # Fits of DPTruncatedSVD whose unit is one interaction: the moment of degree-normalised rows.
@@ -130,12 +129,10 @@ def fit_interactions(estimator, session, X, route):
         squares, V, total, (sums, noise) = one_shot.normalised_pairs(*cells, floor, k)
     elif route == "sums":
         sums, noise = session.ask(query).counts(share=session.left(session.budget.kind))
-        scale = math.sqrt(floor or one_shot.mean_degree(sums.sum(), m))
-        sums, noise, total = sums / scale, noise / scale, float(m)
-        popular = orthonormal(np.column_stack([sums, spectral.axes(sums, k - 1)]))
-        nothing = np.eye(m, k), np.zeros(k), popular  # next to the shrunk mean
-        _, values, V = _with_mean(*nothing, sums / m, noise / m, 0.0)
-        squares = values**2
+        high = max(floor or 1, one_shot.mean_degree(sums.sum(), m)) ** -0.5
+        sums, noise = high * sums, high * noise
+        found, whole = _by_sums(sums, noise, m, high, k)
+        (squares, V), total = found[:2], float(whole.value)
     else:
         ask = session.ask(query.floored(floor))
         paid = _SHARES["degree"] * (learnt and not session.open)
@@ -146,11 +143,21 @@ def fit_interactions(estimator, session, X, route):
         if session.budget.mu and not session.open:
             extra["user_level_mu_"] = user_level_mu(session.budget.mu, n, floor, paid)
     verdict = _base.found_of(squares)
-    if route in ("screened", "power"):
+    if route in ("screened", "power", "sums"):
         verdict = _base.verdict_of_ritz(found, whole, n)
     squares = squares * _base.warn_of_verdict(estimator, *verdict)
     attributes = svd_variances(squares, components_of(V), sums / m, total / m, m, noise / m)
     return attributes | extra | {"n_samples_seen_": m}
+
+
+def _by_sums(sums, noise, m, high, k, graph=False):
+    """Return the Ritz pairs that the sums of m rows show, and the total."""
+    mean = np.maximum(shrunk_mean(sums, noise, m, math.inf)[0], 0.0)
+    V = spectral.mean_and_axes(sums, noise, k)
+    values, error = spectral.held_by_sums(mean, noise, m, high, V, graph=graph)
+    order = np.argsort(-values, kind="stable")
+    total = Answer(np.asarray(m * high * mean.sum()), high * noise * math.sqrt(len(mean)))
+    return _base.ritz_of(values[order], V[:, order], error), total
 
 
 def _moment_pairs(estimator, session, ask, shape, route, floor, paid):
@@ -339,12 +346,16 @@ def fit_entries(estimator, session, X, route):
     elif route != "sums":
         U, values, V = _iterated_triplets(estimator, session, ask, unit, X.shape, route)
     means, noise, total = _means(session, ask, unit, m, n, values, route)
-    V = spectral.axes(means, k) if route == "sums" else V  # next to the mean
+    if route == "sums":
+        ritz, total = _by_sums(m * means, m * noise, m, unit.high, k, graph)
+        values, V = np.sqrt(ritz.values), ritz.vectors
+        known = np.divide(means @ V, values, out=np.zeros(k), where=values > 0)
+        # What all rows have in common; that of a graph is in proportion to degrees.
+        rows = math.sqrt(m) * spectral.about_common(means, noise) if graph else np.ones(m)
+        U = np.outer(rows, known)
     if ritz is None and noise:
         of_cells = ask.noise_scale if route == "one_shot" else 0.0
-        both = ask if graph and route != "sums" else None
-        U, values, V = _with_mean(U, values, V, means, noise, of_cells, both)
-        U = V if graph and route == "sums" else U  # degrees are on both sides
+        U, values, V = _with_mean(U, values, V, means, noise, of_cells, ask if graph else None)
         total = total._replace(value=max(float(total.value), float(np.sum(values**2))))
     U, components = with_signs(U, V)
     held = total._replace(value=min(float(total.value), most))  # Ritz values are of clipped rows

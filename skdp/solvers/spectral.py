@@ -36,7 +36,7 @@ from skdp.solvers.linalg import (
     wigner,
 )
 from skdp.solvers.median_search import private_clip_level
-from skdp.solvers.postprocess import drawn, held_by_eigenvectors, shares_shown
+from skdp.solvers.postprocess import drawn, held_by_eigenvectors, shares_shown, shrunk_mean
 
 
 def averaged(first: Answer, second: Answer) -> Answer:
@@ -269,14 +269,35 @@ def by_sums(
     if ask.negative().norms_above(0.1 * noise.clip_norm, share=part).value > n / 2:
         return None, share
     sums = averaged(sums, ask.sums(share=share))
-    y, s = sums.value / n, sums.noise_scale / n
-    square, noise_square = float(y @ y), s * s
-    value = n * max(square - d * noise_square, 0.0)
-    clear = value > n * CLEAR * least * noise_square
-    error = n * (2 * s * math.sqrt(square) + math.sqrt(2 * d) * noise_square)
-    V = orthonormal(np.column_stack([about_common(*sums), axes(np.abs(sums.value), k - 1)]))
-    first = np.eye(k)[0] * clear
-    return (V, sums, Shown(first, Answer(value * np.diag(first), error), None)), share
+    V = mean_and_axes(*sums, k)
+    mean = np.maximum(shrunk_mean(*sums, n, math.inf)[0], 0.0)
+    high = noise.clip_norm**2 / max(float(mean.sum()), sums.noise_scale / n)
+    values, error = held_by_sums(mean, sums.noise_scale, n, high, V)
+    total = Answer(np.asarray(n * noise.clip_norm**2), sums.noise_scale * high * math.sqrt(d))
+    clear = np.eye(k)[0] * (values[0] - total.value / d > CLEAR * error)
+    return (V, sums, Shown(clear, Answer(np.diag(values), error), total)), share
+
+
+def mean_and_axes(sums: FloatArray, noise_scale: float, k: int) -> FloatArray:
+    """Return an orthonormal basis of the mean row and of the columns with the largest sums."""
+    common = about_common(sums, noise_scale)
+    return orthonormal(np.column_stack([common, axes(np.abs(sums), k - 1)]))
+
+
+def held_by_sums(
+    mean: FloatArray, noise_scale: float, n: float, high: float, V: FloatArray, *,
+    graph: bool = False,
+) -> tuple[FloatArray, float]:  # fmt: skip
+    """Return the squares that n rows of a known mean have along directions, and their error.
+
+    Entries are taken as 0 or `high`, so that their squares are `high` times as large; and columns
+    as uncorrelated about the means of a row, which are the same for all rows. In a graph they are
+    in proportion to the degree of the row, too.
+    """
+    uneven = n * float(mean @ mean) / max(float(mean.sum()), 1e-150) ** 2 if graph else 1.0
+    variances = mean * np.maximum(high - uneven * mean, 0.0)
+    values = n * (variances @ V**2 + uneven * (mean @ V) ** 2)
+    return values, noise_scale * max(high, 2 * float(np.linalg.norm(mean)))
 
 
 def power_subspace(

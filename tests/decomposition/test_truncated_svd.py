@@ -345,7 +345,12 @@ def test_small_weighted_graphs_are_known_as_epsilon_grows(rng, low):
 def test_wide_tables_lose_nothing_to_their_column_sums(rng, epsilon, k, least):
     """They have the whole budget where little else can be seen; the rest are popular columns."""
     A = np.asarray(rng.random((100, 1000)) < rng.beta(0.5, 3, 1000), float)
-    assert share_of_best(fit(A, k, privacy_unit="entry", epsilon=epsilon), A) > least
+    svd = fit(A, k, privacy_unit="entry", epsilon=epsilon)
+    assert share_of_best(svd, A) > least
+    variances = [np.linalg.norm(B - B.mean(axis=0)) ** 2 for B in (A @ svd.components_.T, A)]
+    assert 0.5 < svd.explained_variance_ratio_.sum() / (variances[0] / variances[1]) < 2
+    rows = svd.left_singular_vectors_ * svd.singular_values_  # the mean alone is known of them
+    assert np.linalg.norm(A - rows @ svd.components_) < np.linalg.norm(A)
 
 
 @pytest.mark.thorough
