@@ -131,10 +131,41 @@ def uneven_degrees(n, k):
     matrices.compare(title, methods, matrices.Moment(A, k), ours=["DPTruncatedSVD"])
 
 
+def similarities(n, k):
+    """Weights in (0, 1) that fall with distance: most are small, and no gap follows the first."""
+    rng = np.random.default_rng(0)
+    places = rng.random((n, 3))
+    A = np.exp(-4 * np.linalg.norm(places[:, None] - places[None], axis=2))
+    np.fill_diagonal(A, 0.0)
+
+    def by_degree(epsilon):
+        scale = np.sqrt(2) / mu_from_epsilon_delta(epsilon, DELTA)
+        return (A.sum(axis=1) + scale * rng.standard_normal(n))[None]
+
+    def pairs(epsilon):  # each with Laplace noise
+        upper = np.triu(A + rng.laplace(scale=1 / epsilon, size=(n, n)), 1)
+        values, vectors = np.linalg.eigh(upper + upper.T)
+        return vectors[:, np.argsort(-np.abs(values))[:k]].T
+
+    def ours(route):
+        options = {"privacy_unit": "edge", "algorithm": route}
+        return lambda e: DPTruncatedSVD(k, epsilon=e, **options).fit(A).components_
+
+    methods = {
+        "released degrees": by_degree,
+        "Laplace noise in all pairs": pairs,
+        "DPTruncatedSVD": ours("auto"),
+        "DPTruncatedSVD, power": ours("power"),
+    }
+    title = f"edge unit, weights of {n} nodes, k={k}, captured"
+    matrices.compare(title, methods, matrices.Moment(sp.csr_array(A), k), ours=["DPTruncatedSVD"])
+
+
 def tables(full):
     """Tables for ``python -m benchmarks``."""
     cases = [partial(table, *case) for case in (FULL if full else QUICK)]
-    return tables_of([partial(uneven_degrees, 1500 if full else 400, 3), *cases], full)
+    whole = [partial(uneven_degrees, 1500 if full else 400, 3), partial(similarities, 400, 3)]
+    return tables_of([*whole, *cases], full)
 
 
 def main():
