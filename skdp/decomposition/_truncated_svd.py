@@ -14,7 +14,7 @@ from skdp.decomposition import _base, _centres, _unit_fits
 from skdp.decomposition._planning import DecompositionPlans
 from skdp.exceptions import warn_caller
 from skdp.solvers.postprocess import released_count, svd_variances
-from skdp.units import DEGREE, INTERVAL, offered
+from skdp.units import DEGREE, offered
 
 
 def check_used(estimator):
@@ -107,9 +107,10 @@ class DPTruncatedSVD(
         - "entry_change", "frobenius": "alternating", or "one_shot", which adds noise to the matrix.
         - "edge_change", "mixed": "power". "spectral": "alternating".
 
-        For interactions, entries in bounds and edges, "one_shot" flips each cell or pair with
+        For interactions, entries in (0, high) and edges, "one_shot" flips each cell or pair with
         probability 1/(1 + e^epsilon), with pure differential privacy for any `n_components`. It is
-        rejected if it would flip more than 2e7 cells. With ``delta=0``, units of entries also have
+        rejected if it would flip more than 2e7 cells. Entries and edges of other bounds have
+        Laplace noise, up to 1,500 rows or columns. With ``delta=0``, units of entries also have
         "deflation", one component after the other. In a `PrivacyLedger`, "auto" releases nothing
         first.
     n_iter : int or "auto", default="auto"
@@ -126,9 +127,9 @@ class DPTruncatedSVD(
         No effect: a fit never stops early on private values.
     unit_bound : (low, high), int, float or None, default=None
         The bound of the unit. Entries and edges: the interval to which they are clipped, which must
-        contain 0; None is (0, 1). "one_shot" needs (0, high), and rounds x to `high` with
-        probability x/high, else to 0; up to four million entries it uses Laplace noise instead if a
-        released number shows that its error is smaller. Interactions: rows are divided by
+        contain 0; None is (0, 1). In (0, high) "one_shot" rounds x to `high` with probability
+        x/high, else to 0; up to 1,500 rows or columns it uses Laplace noise instead if a released
+        number shows that its error is smaller. Interactions: rows are divided by
         ``sqrt(max(degree, unit_bound))``; None is the released mean degree. Other units: the norm
         of the largest change of X as float64, which you ensure; None is 1. Rows and groups: none,
         because `clip_norm` bounds them.
@@ -307,12 +308,6 @@ class DPTruncatedSVD(
             raise ValueError(
                 "algorithm='deflation' is for delta=0: Gaussian noise for all components at once "
                 f"is no larger than for one. Use 'auto'. Got delta={self.delta!r}."
-            )
-        flips = self.algorithm == "one_shot" and self._protects.bound is INTERVAL
-        if flips and not _inputs.has_cells(self):
-            raise ValueError(
-                "algorithm='one_shot' flips binary entries: it needs "
-                f"unit_bound=(0, high). Got {self.unit_bound!r}."
             )
         check_used(self)
         if not self._protects.by_rows and self.budget_split != "auto":

@@ -265,10 +265,11 @@ def unit_route(estimator, shape, entries=None):
         iterated = "deflation"  # answers of one column have a bound on their l1 norm that is near
     n_answers = PASSES[iterated][pure] if estimator.n_iter == "auto" else estimator.n_iter
     n_answers *= 1 if iterated == "power" else 2
-    if name == "one_shot" and not changed.bounded and not _subspaces.is_small(shape):
+    cells = changed.bounded and changed.low == 0  # which are flipped
+    if name == "one_shot" and not cells and not _subspaces.is_small(shape):
         raise ValueError(
             f"algorithm='one_shot' would release {shape[0]} x {shape[1]} numbers; use "
-            "'alternating' or 'auto'. Got 'one_shot'."
+            "'auto', or for entries that are not negative unit_bound=(0, high). Got 'one_shot'."
         )
     if whole_at_once(unit) and name in ("auto", "one_shot") and estimator.delta > 0:
         if name == "one_shot" or (_subspaces.is_small(shape) and not math.isinf(estimator.epsilon)):
@@ -276,7 +277,7 @@ def unit_route(estimator, shape, entries=None):
         return "alternating", "alternating: there is no noise, or there are too many entries"
     if name != "auto":
         return name, f"{name}: set by the parameter"
-    moments, session = None, estimator._checked_session()
+    moments, session = None, estimator._checked_session(split=False)
     if unit.reads_clip_norm and not (pure or session.budget.exact):
         moments = partial(moment_thresholds, estimator, session, changed, shape)
     return _subspaces.choose_one_shot(
@@ -317,17 +318,19 @@ def fit_entries(estimator, session, X, route):
     unit, k, (m, n) = matrix_unit(estimator), estimator.n_components, X.shape
     ask = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit))
     U, values, ritz, most, reason = np.eye(m, k), np.zeros(k), None, math.inf, {}
+    graph, spread = unit.kind.symmetric, None
     if route == "auto":
-        facts = _subspaces.released_entries if unit.kind.symmetric else _subspaces.released_columns
+        facts = _subspaces.released_entries if graph else _subspaces.released_columns
         known = facts(ask, unit, X.shape)
+        spread = known.spread if graph else None
         route, reason["algorithm_reason_"] = unit_route(estimator, X.shape, known)
         if route not in ("one_shot", "sums") and estimator.delta > 0:
             session.take_delta()
     if route in ("gram", "screened"):
         U, values, V, ritz, most = moment_triplets(estimator, session, X, unit, route, ask)
     elif route == "one_shot":
-        ask = _released_whole(session, ask, unit, X.shape)
-        if unit.kind.symmetric:
+        ask = _subspaces.released_whole(session, ask, unit, X.shape, spread)
+        if graph:
             U, values, V = _of_pairs(*one_shot.symmetric_pairs(ask, n, k, kurtosis=ask.kurtosis))
         else:
             U, values, V = one_shot.singular_triplets(ask, k)
@@ -337,9 +340,9 @@ def fit_entries(estimator, session, X, route):
     V = spectral.axes(means, k) if route == "sums" else V  # next to the mean
     if ritz is None and noise:
         of_cells = ask.noise_scale if route == "one_shot" else 0.0
-        graph = ask if unit.kind.symmetric and route != "sums" else None
-        U, values, V = _with_mean(U, values, V, means, noise, of_cells, graph)
-        U = V if unit.kind.symmetric and route == "sums" else U  # degrees are on both sides
+        both = ask if graph and route != "sums" else None
+        U, values, V = _with_mean(U, values, V, means, noise, of_cells, both)
+        U = V if graph and route == "sums" else U  # degrees are on both sides
         total = total._replace(value=max(float(total.value), float(np.sum(values**2))))
     components = _base.components_of(V)
     signs = np.sign(np.sum(components.T * V, axis=0))
@@ -397,31 +400,6 @@ def _beginning_with(first, W, order):
     """Return an orthonormal basis of one column, and of columns of W in an order."""
     Q, R = np.linalg.qr(np.hstack([first, W[:, order]]))
     return Q * np.where(np.diag(R) < 0, -1.0, 1.0)
-
-
-def _released_whole(session, ask, unit, shape):
-    """Return one release of all entries, with which products cost nothing.
-
-    All entries with noise; or, where entries have bounds, their flipped cells, unless Laplace noise
-    is less than what rounding cells to 0 or `high` adds, by a released number.
-    """
-    (m, n), budget, graph, spread = shape, session.budget, unit.kind.symmetric, 0.0
-    if not unit.bounded:
-        answer = ask.right(np.eye(n), share=1.0) if n <= m else ask.left(np.eye(m), share=1.0)
-        value = answer.value if n <= m else answer.value.T
-        return one_shot.WholeMatrix(value, answer.noise_scale, session.law)
-    graded = not graph and _subspaces.is_small(shape)
-    if graded and not budget.exact and (graded := one_shot.graded_pays(budget.pure_epsilon)):
-        spread = _subspaces.released_entries(ask, unit, shape).spread
-        graded = one_shot.graded_pays(budget.pure_epsilon, spread)
-    left = session.left("pure")
-    if graded:
-        return one_shot.WholeMatrix(*ask.whole(share=left), "laplace")
-    cells = ask.cells(session.random_number(), share=left)
-    Y = one_shot.graph_of_pairs(cells.value, n) if graph else cells.value
-    return one_shot.FlippedMatrix(
-        Y, cells.noise_scale, high=unit.high, loops=not graph, spread=spread
-    )
 
 
 def _of_pairs(values, V):

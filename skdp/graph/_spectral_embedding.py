@@ -18,7 +18,7 @@ from skdp.queries.entries import EntryQuery, NormQuery
 from skdp.solvers.graphs import embed_across, released_degrees
 from skdp.solvers.iterate import PASSES, iterate_symmetric, more_columns
 from skdp.solvers.linalg import fix_signs
-from skdp.solvers.one_shot import FlippedMatrix, graph_of_pairs, symmetric_pairs
+from skdp.solvers.one_shot import FlippedMatrix, symmetric_pairs
 from skdp.theory import PlanData, PlansMixin, _subspaces
 from skdp.theory._plan import MOST_NUMBERS
 from skdp.units import offered
@@ -28,7 +28,7 @@ from skdp.units import offered
 
 # Of the smallest eigenvalue that is found. Released anew along directions of noise an eigenvalue of
 # products is next to 0 (.2 at most where groups agree to a third, .6 to four fifths); those of
-# flipped pairs are the largest of the noise itself (.94 at most).
+# a whole matrix are the largest of the noise itself (.94 at most).
 _SEEN = 0.5
 
 
@@ -36,13 +36,13 @@ def warn_no_signal(estimator, session, attributes, n):
     """Warn if no released eigenvalue exceeds the known edge of the noise."""
     if session.budget.exact:
         return
-    flips = [line.noise_scale for line in session.ledger if line.name == "randomized_entries"]
+    noises = {line.name: line.noise_scale for line in session.ledger}
+    whole = noises.get("randomized_entries", 0.0) * float(np.max(bound_of(estimator)))
+    whole = noises.get("full_matrix", whole)
     products = [line.noise_scale for line in session.ledger if line.name == "right_product"]
     scales = products["degrees_" in attributes :] or [math.inf]  # the first one released degrees
     mean = math.sqrt(math.fsum(scale * scale for scale in scales) / len(scales))
-    edge = _SEEN * _subspaces.iteration_threshold(mean, n)
-    if flips:
-        edge = _subspaces.iteration_threshold(flips[0] * float(bound_of(estimator)[1]), n)
+    edge = _subspaces.iteration_threshold(whole or _SEEN * mean, n)
     if np.max(np.abs(attributes["eigenvalues_"])) >= edge:
         return
     warn_caller(
@@ -144,7 +144,8 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
     unit_bound : (low, high), float or None, default=None
         The bound of the unit. "edge": weights are clipped to (low, high), which must contain 0;
         None is (0, 1). "one_shot" needs (0, high), and rounds a weight w to `high` with probability
-        w/high, else to 0. Other units: the largest change (of floats); None is 1.
+        w/high, else to 0; up to 1,500 nodes it uses Laplace noise instead if a released number
+        shows that its error is smaller. Other units: the largest change (of floats); None is 1.
     random_state : int, Generator, RandomState or None, default=None
         None draws noise from the operating system. With anything else the noise can be
         reproduced, so the fit is not private: it warns, and the receipt says "SEEDED".
@@ -308,15 +309,14 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         if route == "auto" and self.delta > 0:
             session.leave_open(self.delta)
         self._warn_of_delta(*public_units(self, X.shape, session))
-        ask = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit))
+        ask, spread = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit)), None
         if route == "auto":
-            route, reason = self._route(n, _subspaces.released_entries(ask, unit, X.shape))
+            known = _subspaces.released_entries(ask, unit, X.shape)
+            spread, (route, reason) = known.spread, self._route(n, known)
             if route != "one_shot" and self.delta > 0:
                 session.take_delta()
         if route == "one_shot":
-            cells = ask.cells(session.random_number(), share=session.left("pure"))
-            Y = graph_of_pairs(cells.value, n)
-            ask = FlippedMatrix(Y, cells.noise_scale, high=unit.high, loops=False)
+            ask = _subspaces.released_whole(session, ask, unit, X.shape, spread)
         return self._embedded(session, ask, n), reason
 
     def _embedded(self, session, ask, n):

@@ -314,15 +314,18 @@ class EntryQuery(_MatrixQuery):
         return Bounded(Bound("spread", (2,), change, l1=change), answer)
 
     def whole(self) -> Bounded:
-        """Return A itself: one entry changes alpha, a symmetric pair two of them."""
+        """Return A itself, of a graph its pairs i < j: a unit is one number, and changes alpha."""
+        n = self.shape[0]
+        shape = (pairs_of(n),) if self.symmetric else self.shape
 
         def answer(step: float) -> NDArray[Any]:
-            return to_grid(dense(self._matrix()), step)
+            A = dense(self._matrix())
+            return to_grid(A[np.triu_indices(n, 1)] if self.symmetric else A, step)
 
-        alpha, n = self.unit.alpha, 2.0 if self.symmetric else 1.0
-        root = math.sqrt(n)
-        bound = Bound("full_matrix", self.shape, alpha * root, slack=root, l1=alpha * n, l1_slack=n)
-        return Bounded(bound, answer)
+        alpha = self.unit.alpha
+        return Bounded(
+            Bound("full_matrix", shape, alpha, slack=1.0, l1=alpha, l1_slack=1.0), answer
+        )
 
 
 def pairs_of(n: int) -> int:

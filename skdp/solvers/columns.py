@@ -266,9 +266,10 @@ def _medians(
     """
     if within is None:
         _search(first, partial(ask.distances, np.zeros(len(half))), "bin", unit)
-        # A scale about 0 that was not found is the posterior median.
-        seen = first.found() | (first.faintest > 2 * CLEAR)  # all ranks may be of one sign
-        within = np.where(seen, first.high_end(0.75), first.high_end(0.5))
+        # A scale about 0 that was not found is the posterior median. Between clear ranks it may lie
+        # anywhere.
+        within = np.where(first.found(), first.high_end(0.75), first.high_end(0.5))
+        within = np.where(first.faintest > 2 * CLEAR, first.high_end(0.99), within)
     grid = _search(steps(within), ask.grid, "near", unit)
     for n_left in (2, 1, 0):
         grid = _search(grid.zoomed(), ask.grid, "nearer", unit)

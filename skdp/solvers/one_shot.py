@@ -232,6 +232,13 @@ def graph_of_pairs(Y: Any, n: int) -> Any:
     return sp.csr_array(upper + upper.T)
 
 
+def matrix_of_pairs(values: FloatArray, n: int) -> FloatArray:
+    """Return the symmetric array without a diagonal of the values of its pairs i < j."""
+    upper = np.zeros((n, n))
+    upper[np.triu_indices(n, 1)] = values
+    return upper + upper.T
+
+
 class FlippedMatrix:
     """Products with the unbiased matrix high B, and with its transpose.
 
@@ -265,7 +272,8 @@ class FlippedMatrix:
         self._loops, self._high, self._spread = loops, high, spread
         self.shape: tuple[int, int] = Y.shape
         self.noise_scale = high * math.hypot(noise_scale, math.sqrt(spread))
-        self.kurtosis = flip_kurtosis(noise_scale)
+        part = (high * noise_scale / max(self.noise_scale, 1e-300)) ** 4  # of the squared variance
+        self.kurtosis = flip_kurtosis(noise_scale) * part
 
     def _product(self, ones: Any, X: FloatArray) -> Answer:
         common = X.sum(axis=0) - (0.0 if self._loops else X)
@@ -281,24 +289,29 @@ class FlippedMatrix:
         """Return B'U."""
         return self._product(self._transposed, U)
 
+    @property
+    def _cells(self) -> int:
+        return math.prod(self.shape) - (0 if self._loops else self.shape[0])
+
     def square_sum(self) -> float:
         """Return the sum of squares of the entries, without the noise and the rounding."""
-        cells = math.prod(self.shape)
-        total = float(self._gain * self._ones.nnz - self._offset * cells)
-        return max(self._high * (total - self._high * self._spread * cells), 0.0)
+        total = float(self._gain * self._ones.nnz - self._offset * self._cells)
+        return max(self._high * (total - self._high * self._spread * self._cells), 0.0)
 
 
 class WholeMatrix(FlippedMatrix):
     """Products with a matrix that was released entry by entry, with noise of one law."""
 
-    def __init__(self, value: FloatArray, noise_scale: float, law: str) -> None:
+    def __init__(
+        self, value: FloatArray, noise_scale: float, law: str, *, loops: bool = True
+    ) -> None:
         self._ones, self._transposed, self.shape = value, value.T, value.shape
-        self._gain, self._offset, self._loops = 1.0, 0.0, True
+        self._gain, self._offset, self._loops = 1.0, 0.0, loops
         self.noise_scale, self.kurtosis = noise_scale, LAPLACE_KURTOSIS * (law == "laplace")
 
     def square_sum(self) -> float:
         """Return the sum of the squares of the entries, without the noise."""
-        noise = float(self._ones.size) * self.noise_scale**2
+        noise = self._cells * self.noise_scale**2
         return max(float((self._ones**2).sum()) - noise, 0.0)
 
 
@@ -323,15 +336,17 @@ def singular_triplets(ask: FlippedMatrix, k: int) -> tuple[FloatArray, FloatArra
 
 
 def symmetric_pairs(
-    ask: AsksProducts, n: int, k: int, project: Project = np.asarray, kurtosis: float = 0.0
+    ask: AsksProducts, n: int, k: int, project: Project | None = None, kurtosis: float = 0.0
 ) -> tuple[FloatArray, FloatArray]:
     """Return k eigenpairs: values without the noise, and vectors.
 
     First those above the noise at either end, by magnitude; then the largest, because groups that
-    the noise hides seldom have negative eigenvalues. The edges of a graph have noise of their own:
-    a semicircle ends at twice the root of the mean square of its eigenvalues. `project` is a public
-    symmetric projection, applied on both sides; `kurtosis` is that of a cell.
+    the noise hides seldom have negative eigenvalues. `project` is a public symmetric projection,
+    applied on both sides, where groups of nodes are sought: then edges are noise as well, a
+    semicircle that ends at twice the root of the mean square of its eigenvalues. `kurtosis` is that
+    of a cell.
     """
+    groups, project = project is not None, project or np.asarray
 
     def multiply(X: FloatArray) -> FloatArray:
         columns = X.reshape(n, -1)
@@ -345,15 +360,17 @@ def symmetric_pairs(
     else:
         operator = LinearOperator((n, n), multiply, matmat=multiply, dtype=np.float64)
         values, vectors = eigsh(operator, 2 * k, which="BE", tol=1e-4, v0=_start(n))
-    ends = np.argsort(-np.abs(values), kind="stable")[: 2 * k]
-    signs = np.sign(_start(n * _PROBES)).reshape(n, -1)
-    rest = signs - vectors[:, ends] @ (vectors[:, ends].T @ signs)
-    total = square = float((multiply(rest) ** 2).sum()) / _PROBES
-    for _ in range(_ROUNDS):  # what stands out is no noise
-        square = 4 * (total + float(np.minimum(values[ends] ** 2, square).sum())) / n
     noise_scale = ask.right(vectors[:, :1], share=0.0).noise_scale
-    released = linalg.detection_limit(2 * noise_scale * math.sqrt(n), n, kurtosis)
-    clear = np.abs(values) > max(released, linalg.detection_limit(math.sqrt(square), n))
+    least = linalg.detection_limit(2 * noise_scale * math.sqrt(n), n, kurtosis)
+    if groups:
+        ends = np.argsort(-np.abs(values), kind="stable")[: 2 * k]
+        signs = np.sign(_start(n * _PROBES)).reshape(n, -1)
+        rest = signs - vectors[:, ends] @ (vectors[:, ends].T @ signs)
+        total = square = float((multiply(rest) ** 2).sum()) / _PROBES
+        for _ in range(_ROUNDS):  # what stands out is no noise
+            square = 4 * (total + float(np.minimum(values[ends] ** 2, square).sum())) / n
+        least = max(least, linalg.detection_limit(math.sqrt(square), n))
+    clear = np.abs(values) > least
     order = np.lexsort((-values, -np.abs(values) * clear))[:k]
     values, vectors = values[order], vectors[:, order]
     return linalg.shrunk(values, vectors, noise_scale) * clear[order], vectors

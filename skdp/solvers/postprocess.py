@@ -411,16 +411,18 @@ def drawn(mean: FloatArray, noise: FloatArray | float) -> FloatArray:
 def steadied(released: NormalEquations, mean: Answer | None) -> NormalEquations:
     """Return the moments about a mean of the targets that uses wider bounds too, if released.
 
-    Both means are weighted by their errors: noise, and for the moments the bias of narrow bounds.
+    Products and means of the moments are of the same targets, cut by narrow bounds. So products are
+    taken about the mean that has less noise, and only the mean that is predicted makes up for what
+    the cut takes away, as far as it exceeds the noise.
     """
     if mean is None or not released.bias or released.noise == 0.0:
         return released
     n, difference = released.weight, mean.value - released.target_mean
     unit = released.cross_noise / (n * released.bias)
-    squared_gap, noise = (difference / unit) ** 2, (mean.noise_scale / unit) ** 2
-    error = np.where(squared_gap > CLEAR**2 * (1 + noise), squared_gap, 1.0)
+    noise = (mean.noise_scale / unit) ** 2
+    error = 1 + np.maximum((difference / unit) ** 2 - CLEAR**2 * (1 + noise), 0.0)
+    cross = released.cross - n * np.outer(released.row_mean, difference / (1 + noise))
     shift = difference * error / (error + noise)
-    cross = released.cross - n * np.outer(released.row_mean, shift)
     return released._replace(cross=cross, target_mean=released.target_mean + shift)
 
 

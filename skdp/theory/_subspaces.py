@@ -12,6 +12,7 @@ import numpy as np
 from skdp._limits import GRAM_FEATURES, MEMORY
 from skdp.privacy.ledger.scope import around
 from skdp.privacy.noise.integers import MAX_FLIPS
+from skdp.solvers import one_shot
 from skdp.solvers.one_shot import flip_deviation, flip_probability
 from skdp.solvers.spectral import SUMS_ALONE
 
@@ -49,16 +50,17 @@ def _one_shot_threshold(session: Any, unit: Any, m: int, n: int, spread: float) 
     """Return the noise level of all entries released once; inf if there are too many.
 
     Cells in (0, high) are flipped, and rounding them to 0 or `high` has a variance of `spread`
-    high^2. Or small matrices that are no graphs have Laplace noise. A singular value at this level
-    is found with a cosine of .87, which cannot be improved, while an iteration averages several
-    releases. So this level is compared with their detection limit.
+    high^2. Or small matrices have Laplace noise. A singular value at this level is found with a
+    cosine of .87, which cannot be improved, while an iteration averages several releases. So this
+    level is compared with their detection limit.
     """
-    epsilon, scale, whole = session.budget.pure_epsilon, math.inf, unit.kind.contract
+    epsilon, scale = session.budget.pure_epsilon, math.inf
     if unit.bounded and unit.low == 0 < unit.high:
-        deviation, whole = flip_deviation(epsilon), True
+        deviation = flip_deviation(epsilon)
         if cells_of(unit, (m, n)) * flip_probability(deviation) <= MAX_FLIPS:
             scale = unit.high * math.hypot(deviation, math.sqrt(spread))
-    if whole and unit.kind.single and not unit.kind.symmetric and is_small((m, n)):
+    whole = unit.kind.single and (unit.bounded or not unit.kind.pair)
+    if session.budget.pure and whole and is_small((m, n)):
         scale = min(scale, math.sqrt(2.0) * unit.alpha / epsilon)
     return 2 * scale * math.sqrt(math.sqrt(m) * math.sqrt(n))
 
@@ -94,6 +96,34 @@ def released_columns(ask: Any, unit: Any, shape: tuple[int, int]) -> Entries:
     mean = min(max(float(means.mean()) - error, error), 1.0)
     square = float(np.mean(means**2)) - noise**2 * (1 + 2 * math.sqrt(5 / n))
     return Entries(0.0, mean, max(square / mean**2, 1.0))
+
+
+def released_whole(
+    session: Any, ask: Any, unit: Any, shape: tuple[int, int], spread: float | None = None
+) -> one_shot.FlippedMatrix:
+    """Return one release of all entries, with which products cost nothing.
+
+    All entries with noise; or, where entries have bounds, their flipped cells, unless Laplace noise
+    is less than what rounding cells to 0 or `high` adds, by a released number: `spread`.
+    """
+    (m, n), epsilon, graph = shape, session.budget.pure_epsilon, unit.kind.symmetric
+    if not unit.bounded:
+        answer = ask.right(np.eye(n), share=1.0) if n <= m else ask.left(np.eye(m), share=1.0)
+        value = answer.value if n <= m else answer.value.T
+        return one_shot.WholeMatrix(value, answer.noise_scale, session.law)
+    graded, cells = not session.budget.exact and is_small(shape), unit.low == 0
+    if graded and cells and spread is None and (graded := one_shot.graded_pays(epsilon)):
+        spread = released_entries(ask, unit, shape).spread
+    spread = spread or 0.0
+    if not cells or (graded and one_shot.graded_pays(epsilon, spread)):
+        answer = ask.whole(share=session.left("pure"))
+        value = one_shot.matrix_of_pairs(answer.value, n) if graph else answer.value
+        return one_shot.WholeMatrix(value, answer.noise_scale, "laplace", loops=not graph)
+    cells = ask.cells(session.random_number(), share=session.left("pure"))
+    Y = one_shot.graph_of_pairs(cells.value, n) if graph else cells.value
+    return one_shot.FlippedMatrix(
+        Y, cells.noise_scale, high=unit.high, loops=not graph, spread=spread
+    )
 
 
 def _next_to_edges(ours: float, theirs: float, weight: float) -> tuple[float, float]:
@@ -158,7 +188,7 @@ def choose_one_shot(
     pure = estimator._checked_session(pure=estimator._offers_pure_dp())
     if pure.budget.exact:
         return other, f"{other}: there is no noise"
-    k, session = int(estimator.n_components), estimator._checked_session()
+    k, session = int(estimator.n_components), estimator._checked_session(split=False)
     ends, graph = [entries or Entries()], unit.kind.symmetric
     products = _iterated_threshold(session, unit, k, n_answers)
     if not entries and not any(around()):
@@ -195,12 +225,14 @@ def _limits(
     Edges scatter about the chances that groups give them: with a variance of mean (1 - mean) once
     they are rounded, and less by that of the rounding before.
     """
+    ours = _one_shot_threshold(session, unit, *shape, entries.spread)
     if not groups or not unit.bounded:
-        return _one_shot_threshold(session, unit, *shape, entries.spread), theirs
-    ours = _one_shot_threshold(session, unit, *shape, 0.0)
+        return ours, theirs
     if entries.mean is None:
         usual = _next_to_edges(ours, theirs, unit.high)
-        return usual[0], theirs if entries.spread else usual[1]
-    square, rounded = 4 * shape[0] * unit.high**2, entries.mean * (1 - entries.mean)
-    left = _STANDS_OUT**2 * square * max(rounded - entries.spread, 0.0)
-    return math.hypot(ours, math.sqrt(square * rounded)), math.sqrt(math.hypot(theirs**2, left))
+        return (ours, theirs) if entries.spread else usual
+    left = max(entries.mean * (1 - entries.mean) - entries.spread, 0.0)
+    edges = 4 * shape[0] * unit.high**2 * left
+    return math.hypot(ours, math.sqrt(edges)), math.sqrt(
+        math.hypot(theirs**2, _STANDS_OUT**2 * edges)
+    )

@@ -325,6 +325,22 @@ def test_graded_entries_get_noise_in_place_of_flips(rng):
     assert [line.name for line in coins.releases_] == ["spread", "randomized_entries"]
 
 
+@pytest.mark.parametrize("low", [0.0, -1.0])
+def test_small_weighted_graphs_are_known_as_epsilon_grows(rng, low):
+    """No gap is needed, unlike for products; each pair has noise once, whatever its sign."""
+    A = np.triu(rng.uniform(low, 1.0, (60, 60)), 1)
+    A += A.T
+    options = {"privacy_unit": "edge", "unit_bound": (low, 1.0)}
+    fits = [fit(A, 2, epsilon=epsilon, **options) for epsilon in (10.0, 64.0, 1000.0)]
+    shares = [share_of_best(svd, A) for svd in fits]
+    assert shares[0] > 0.9 and min(shares[1:]) > 0.995
+    for svd, epsilon in zip(fits[:2], (10.0, 64.0), strict=True):
+        *_, line = svd.releases_
+        assert (line.name, line.mechanism) == ("full_matrix", "laplace")
+        assert line.noise_scale == pytest.approx(math.sqrt(2) / line.loss.value)
+        assert line.loss.value == pytest.approx(epsilon * (1.0 if low else 0.98))
+
+
 @pytest.mark.parametrize(("epsilon", "k", "least"), [(0.5, 3, 0.89), (1.5, 1, 0.995)])
 def test_wide_tables_lose_nothing_to_their_column_sums(rng, epsilon, k, least):
     """They have the whole budget where little else can be seen; the rest are popular columns."""
@@ -674,7 +690,7 @@ def test_a_ledger_does_not_add_up_contracts_of_different_size():
 PURE = [
     ("entry", {"unit_bound": (-1.0, 1.0)}, "deflation"), ("entry_change", {}, "deflation"),
     ("entry_change", {"algorithm": "one_shot"}, "one_shot"),
-    ("edge", {"unit_bound": (-3.0, 3.0)}, "deflation"), ("edge_change", {}, "deflation"),
+    ("edge", {"unit_bound": (-3.0, 3.0)}, "one_shot"), ("edge_change", {}, "deflation"),
     ("mixed", {"unit_bound": 0.1}, "deflation"), ("frobenius", {"unit_bound": 0.05}, "deflation"),
     ("spectral", {"unit_bound": 0.05}, "deflation"),
 ]  # fmt: skip

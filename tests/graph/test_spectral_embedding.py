@@ -311,15 +311,16 @@ def test_a_large_budget_shows_the_graph_itself(normalization):
     options = {"normalization": normalization, "algorithm": "one_shot"}
     model, truth = fit(A, 2, epsilon=60.0, **options), exact(A, 2, **options)
     for other in (truth, exact(A, 2, normalization=normalization, algorithm="power")):
-        assert np.allclose(model.eigenvalues_, other.eigenvalues_, rtol=1e-6)
-        assert np.allclose(np.abs(model.embedding_), np.abs(other.embedding_), atol=1e-4)
+        # That no weight is rounded is released with noise.
+        assert np.allclose(model.eigenvalues_, other.eigenvalues_, rtol=1e-4)
+        assert np.allclose(np.abs(model.embedding_), np.abs(other.embedding_), atol=1e-3)
 
 
 @pytest.mark.deep
 def test_weights_are_not_rounded_where_that_is_most_of_the_noise():
-    """The first release says so: the budget is pure for flips, and Gaussian for products."""
+    """The first release says so; noise is added to small graphs, and to products with others."""
     A, labels = make_block_graph(400, 3, 60.0, 100.0, random_state=0)
-    for (low, high), kind in (((0.2, 0.6), "gaussian"), ((0.0, 1.0), "pure")):
+    for low, high, line in ((0.2, 0.6, "full_matrix"), (0.0, 1.0, "randomized_entries")):
         X = low * (1 - np.eye(400)) + (high - low) * A.toarray()
         svd = DPTruncatedSVD(3, privacy_unit="edge", epsilon=40.0, random_state=0).fit(X)
         kept = np.linalg.norm(X @ svd.components_.T) ** 2
@@ -327,16 +328,15 @@ def test_weights_are_not_rounded_where_that_is_most_of_the_noise():
         model = fit(X, 2, epsilon=40.0)
         assert agreement(model, labels) > 0.95
         for fitted in (svd, model):
-            spread, following = fitted.releases_[:2]
-            assert (spread.name, spread.loss.kind, following.loss.kind) == ("spread", "pure", kind)
-            assert fitted.privacy_spent_.epsilon <= 40.0
-            assert fitted.algorithm_reason_.startswith(("power", "one_shot")[kind == "pure"])
+            assert [released.name for released in fitted.releases_] == ["spread", line]
+            assert {released.loss.kind for released in fitted.releases_} == {"pure"}
+            assert fitted.algorithm_reason_.startswith("one_shot")
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("model", [DPSpectralEmbedding(1), DPTruncatedSVD(1, privacy_unit="edge")])
 def test_a_pure_fit_decides_after_a_release_without_a_delta(model):
-    model = clone(model).set_params(delta=0, epsilon=20.0).fit(np.full((20, 20), 0.5))
+    model = clone(model).set_params(delta=0, epsilon=20.0).fit(np.full((200, 200), 0.5))
     assert model.releases_[0].name == "spread" and model.algorithm_reason_.startswith("power")
     losses = model.privacy_spent_.losses
     assert {loss.kind for loss in losses} == {"pure"} and model.privacy_spent_.delta == 0

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from skdp import DPTruncatedSVD
 from skdp.exceptions import PrivacyError
 from skdp.queries.entries import EntryQuery, EntryRowQuery, MatrixUnit, NormQuery
+from skdp.solvers.one_shot import matrix_of_pairs
 from skdp.testing import check_sensitivity
 from skdp.testing.sensitivity import mixed_sizes
 from tools.gate import change_over_bound
@@ -86,8 +87,11 @@ def test_graph_is_its_upper_triangle_without_loops(form):
     A = RNG.uniform(size=(N, N))
     unit = MatrixUnit("edge", low=0.0, high=0.5)
     expected = np.triu(np.clip(A, 0, 0.5), 1)
-    found = EntryQuery(form(A), unit).whole().answer(0.0)
-    assert np.allclose(found, expected + expected.T)
+    query = EntryQuery(form(A), unit)
+    assert np.allclose(query.right(np.eye(N)).answer(0.0), expected + expected.T)
+    pairs = query.whole()
+    assert pairs.bound.shape == (N * (N - 1) // 2,)  # each of them once
+    assert np.allclose(matrix_of_pairs(pairs.answer(0.0), N), expected + expected.T)
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])

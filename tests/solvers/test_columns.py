@@ -93,6 +93,17 @@ def test_times_since_1970_are_found_beside_other_columns(unit):
         assert found.placed[6] and abs(np.log2(found.deviation[6] / X[:, 6].std())) < 1
 
 
+@pytest.mark.parametrize("noise", [6.0, 40.0])
+def test_a_median_between_clear_ranks_may_be_in_the_last_log2_bin(noise, rng):
+    """Beside dummies the first questions leave several bins, however many rows there are."""
+    dummies = rng.random((6000, 90)) < rng.beta(0.5, 3, 90)
+    medians = np.array([20, 40, 70, 150, 300, 530, 560, 590, 616, 650, 700, 800, 900])
+    X = np.column_stack([dummies, medians * (1 + 0.06 * rng.standard_normal((6000, 13)))])
+    found = find_columns(Entries(X, noise, rng), X.shape[1], 1.0, 6000.0)
+    assert np.all(np.abs(found.center[90:] / medians - 1) < 0.06)
+    assert np.all(np.abs(np.log2(found.spread[90:] / medians / 0.06)) < 1)
+
+
 @pytest.mark.parametrize("part", [0.01, 0.25])
 def test_a_median_beyond_what_was_searched_is_not_seen(part, rng):
     """As if noise had cut the first range short: a search that goes on looks farther."""

@@ -96,7 +96,7 @@ def test_the_negative_end_of_the_noise_is_no_signal(own):
         spikes = np.linalg.qr(rng.standard_normal((n, 3)))[0]
         A = (noise + noise.T) / math.sqrt(2)
         A += (spikes * [60.0, 50.0, -90.0]) @ spikes.T * math.sqrt(1 + own)
-        values, V = one_shot.symmetric_pairs(Known(A, 1.0), n, 9)
+        values, V = one_shot.symmetric_pairs(Known(A, 1.0), n, 9, np.asarray if own else None)
         assert values[0] < 0
         assert np.linalg.norm(V[:, :3].T @ spikes) ** 2 > 2.5
         wrong.append(np.count_nonzero(np.sum(V * (A @ V), axis=0)[1:] < 0))

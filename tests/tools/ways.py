@@ -295,8 +295,6 @@ REFUSED = {
         ({ALGORITHM: ["deflation"], "delta": [1e-6]}, "is for delta=0"),
         ({UNIT: ["row", "group"], "unit_bound": [(-1.0, 2.0)]}, "bounds nothing"),
         ({UNIT: ["interaction", *CONTRACTS], "unit_bound": [(-1.0, 2.0)]}, "'unit_bound'"),
-        ({UNIT: ["entry", "edge"], ALGORITHM: ["one_shot"], "unit_bound": [(-1.0, 2.0)]},
-         "flips binary entries"),
     ],
     skdp.DPSpectralEmbedding: [
         ({UNIT: ["edge_change", "mixed"], "adjacency": ["replace"]}, NOT_OFFERED),

@@ -86,7 +86,7 @@ def test_records_streams_and_graphs_warn_of_their_public_number():
     graph = skdp.DPSpectralEmbedding(1, epsilon=20.0, delta=0.06)  # of a delta that may be used
     for fit, data, of in (
         (trace.fit, (X, X[:, 0]), "row of 400"), (stream.update, ([0], [0], [1.0]), "cell of 400"),
-        (graph.fit, (np.full((20, 20), 0.5),), "pair of nodes of 20"),
+        (graph.fit, (np.full((200, 200), 0.5),), "pair of nodes of 200"),
     ):  # fmt: skip
         assert any(f"random {of} would satisfy it" in text for text in messages_of(fit, *data))
 
