@@ -216,7 +216,7 @@ WHOLE = 2**30  # an entry of a single row counts as this; one in a group of m ro
 _PIECES = 8  # pieces of a part that exceeds the memory; each is cached whole or not at all
 _JOINED = 2**17  # rows whose columns are stored in one array: fewer, longer columns count faster
 _CODE = 16  # low bits of a key that a code omits: int16 codes sort ten times as fast as keys
-_TABLE = 2**16  # rows from which on a cumulative table of all codes is faster than sorting them
+_TABLE = 2**15  # rows from which on a cumulative table of all codes is faster than sorting them
 
 
 def _keys(numbers: NDArray[Any]) -> KeyArray:
@@ -241,10 +241,10 @@ class _Columns:
             return [np.sort((k >> _CODE).astype(np.int16), kind="stable") for k in self.keys]
         # Fresh memory for each column, as `bincount` takes it, would cost as much as counting.
         code, most = np.empty(self.keys.shape[1], np.intp), 2 ** (32 - _CODE)
-        table = np.zeros((len(self.keys), most), np.int32)
+        table = np.zeros((len(self.keys), most), np.min_scalar_type(code.size))
         for keys, counts in zip(self.keys, table, strict=True):
-            np.add.at(counts, np.add(keys >> _CODE, most // 2, out=code), np.int32(1))
-        return list(np.cumsum(table, axis=1, dtype=np.int32, out=table))
+            np.add.at(counts, np.add(keys >> _CODE, most // 2, out=code), table.dtype.type(1))
+        return list(np.cumsum(table, axis=1, dtype=table.dtype, out=table))
 
     def below(self, keys: KeyArray) -> NDArray[np.int64]:
         """Count the entries of each column below keys (d, m)."""
