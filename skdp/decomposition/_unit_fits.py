@@ -349,7 +349,9 @@ def fit_entries(estimator, session, X, route):
     if route == "sums":
         ritz, total = _by_sums(m * means, m * noise, m, unit.high, k, graph)
         values, V = np.sqrt(ritz.values), ritz.vectors
-        known = np.divide(means @ V, values, out=np.zeros(k), where=values > 0)
+        known = means @ V
+        least = np.maximum(values, math.sqrt(m) * np.abs(known))  # no column is longer than 1
+        known = np.divide(known, least, out=np.zeros(k), where=least > 0)
         # What all rows have in common; that of a graph is in proportion to degrees.
         rows = math.sqrt(m) * spectral.about_common(means, noise) if graph else np.ones(m)
         U = np.outer(rows, known)

@@ -353,6 +353,15 @@ def test_wide_tables_lose_nothing_to_their_column_sums(rng, epsilon, k, least):
     assert np.linalg.norm(A - rows @ svd.components_) < np.linalg.norm(A)
 
 
+@pytest.mark.parametrize("unit", ["entry", "edge"])
+def test_left_vectors_of_column_sums_that_are_noise_are_not_long(unit):
+    for seed in range(4):
+        options = {"privacy_unit": unit, "epsilon": 0.05, "random_state": seed}
+        svd = DPTruncatedSVD(2, **options).fit(np.zeros((300, 300)))
+        assert svd.algorithm_reason_.startswith("sums")
+        assert np.linalg.norm(svd.left_singular_vectors_, axis=0).max() <= 1 + 1e-9
+
+
 @pytest.mark.thorough
 def test_routes_are_chosen_by_predicted_noise():
     def route(shape, known=None, **options):
