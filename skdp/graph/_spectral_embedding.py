@@ -146,7 +146,9 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         The bound of the unit. "edge": weights are clipped to (low, high), which must contain 0;
         None is (0, 1). "one_shot" needs (0, high), and rounds a weight w to `high` with probability
         w/high, else to 0; up to 1,500 nodes it uses Laplace noise instead if a released number
-        shows that its error is smaller. Other units: the largest change (of floats); None is 1.
+        shows that its error is smaller. With other bounds up to 1,500 nodes have Laplace noise if
+        ``n_components=1`` and "auto" chooses so. Other units: the largest change (of floats); None
+        is 1.
     random_state : int, Generator, RandomState or None, default=None
         None draws noise from the operating system. With anything else the noise can be
         reproduced, so the fit is not private: it warns, and the receipt says "SEEDED".
