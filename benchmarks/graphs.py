@@ -116,18 +116,20 @@ def uneven_degrees(n, k):
         values, vectors = np.linalg.eigh(flipped)
         return vectors[:, np.argsort(-np.abs(values))[:k]].T
 
+    methods = {"released degrees": by_degree, "randomised response": flips}
+    said = f"{n} nodes of mean degree {A.nnz / n:.0f}, which differ"
+    captured(said, A, k, methods)
+
+
+def captured(said, A, k, methods):
+    """Show the share that components of a graph hold, beside trivial methods."""
+
     def ours(route):
         options = {"privacy_unit": "edge", "algorithm": route}
         return lambda e: DPTruncatedSVD(k, epsilon=e, **options).fit(A).components_
 
-    methods = {
-        "released degrees": by_degree,
-        "randomised response": flips,
-        "DPTruncatedSVD": ours("auto"),
-        "DPTruncatedSVD, power": ours("power"),
-    }
-    degree = A.nnz / n
-    title = f"edge unit, {n} nodes of mean degree {degree:.0f}, which differ, k={k}, captured"
+    methods |= {"DPTruncatedSVD": ours("auto"), "DPTruncatedSVD, power": ours("power")}
+    title = f"edge unit, {said}, k={k}, captured"
     matrices.compare(title, methods, matrices.Moment(A, k), ours=["DPTruncatedSVD"])
 
 
@@ -147,18 +149,8 @@ def similarities(n, k):
         values, vectors = np.linalg.eigh(upper + upper.T)
         return vectors[:, np.argsort(-np.abs(values))[:k]].T
 
-    def ours(route):
-        options = {"privacy_unit": "edge", "algorithm": route}
-        return lambda e: DPTruncatedSVD(k, epsilon=e, **options).fit(A).components_
-
-    methods = {
-        "released degrees": by_degree,
-        "Laplace noise in all pairs": pairs,
-        "DPTruncatedSVD": ours("auto"),
-        "DPTruncatedSVD, power": ours("power"),
-    }
-    title = f"edge unit, weights of {n} nodes, k={k}, captured"
-    matrices.compare(title, methods, matrices.Moment(sp.csr_array(A), k), ours=["DPTruncatedSVD"])
+    methods = {"released degrees": by_degree, "Laplace noise in all pairs": pairs}
+    captured(f"weights of {n} nodes", sp.csr_array(A), k, methods)
 
 
 def tables(full):

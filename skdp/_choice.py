@@ -103,19 +103,19 @@ def released_whole(
 ) -> one_shot.FlippedMatrix:
     """Return one release of all entries, with which products cost nothing.
 
-    All entries with noise; or, where entries have bounds, their flipped cells, unless Laplace noise
-    is less than what rounding cells to 0 or `high` adds, by a released number: `spread`.
+    All entries with noise; or, in (0, high), their flipped cells, unless Laplace noise is less than
+    what rounding cells to 0 or `high` adds, by a released number: `spread`.
     """
     (m, n), epsilon, graph = shape, session.budget.pure_epsilon, unit.kind.symmetric
     if not unit.bounded:
         answer = ask.right(np.eye(n), share=1.0) if n <= m else ask.left(np.eye(m), share=1.0)
         value = answer.value if n <= m else answer.value.T
         return one_shot.WholeMatrix(value, answer.noise_scale, session.law)
-    graded, cells = not session.budget.exact and is_small(shape), unit.low == 0
-    if graded and cells and spread is None and (graded := one_shot.graded_pays(epsilon)):
+    graded, flips = not session.budget.exact and is_small(shape), unit.low == 0
+    if graded and flips and spread is None and (graded := one_shot.graded_pays(epsilon)):
         spread = released_entries(ask, unit, shape).spread
     spread = spread or 0.0
-    if not cells or (graded and one_shot.graded_pays(epsilon, spread)):
+    if not flips or (graded and one_shot.graded_pays(epsilon, spread)):
         answer = ask.whole(share=session.left("pure"))
         value = one_shot.matrix_of_pairs(answer.value, n) if graph else answer.value
         return one_shot.WholeMatrix(value, answer.noise_scale, "laplace", loops=not graph)
@@ -188,6 +188,7 @@ def choose_one_shot(
     pure = estimator._checked_session(pure=estimator._offers_pure_dp())
     if pure.budget.exact:
         return other, f"{other}: there is no noise"
+    # One release has no use for a budget that others split into copies, so that is not compared.
     k, session = int(estimator.n_components), estimator._checked_session(split=False)
     ends, graph = [entries or Entries()], unit.kind.symmetric
     products = _iterated_threshold(session, unit, k, n_answers)
@@ -233,6 +234,5 @@ def _limits(
         return (ours, theirs) if entries.spread else usual
     left = max(entries.mean * (1 - entries.mean) - entries.spread, 0.0)
     edges = 4 * shape[0] * unit.high**2 * left
-    return math.hypot(ours, math.sqrt(edges)), math.sqrt(
-        math.hypot(theirs**2, _STANDS_OUT**2 * edges)
-    )
+    products = math.sqrt(math.hypot(theirs**2, _STANDS_OUT**2 * edges))
+    return math.hypot(ours, math.sqrt(edges)), products

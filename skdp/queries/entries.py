@@ -323,9 +323,8 @@ class EntryQuery(_MatrixQuery):
             return to_grid(A[np.triu_indices(n, 1)] if self.symmetric else A, step)
 
         alpha = self.unit.alpha
-        return Bounded(
-            Bound("full_matrix", shape, alpha, slack=1.0, l1=alpha, l1_slack=1.0), answer
-        )
+        bound = Bound("full_matrix", shape, alpha, slack=1.0, l1=alpha, l1_slack=1.0)
+        return Bounded(bound, answer)
 
 
 def pairs_of(n: int) -> int:

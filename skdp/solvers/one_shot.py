@@ -271,9 +271,10 @@ class FlippedMatrix:
         self._gain, self._offset = high / (1 - 2 * p), high * p / (1 - 2 * p)
         self._loops, self._high, self._spread = loops, high, spread
         self.shape: tuple[int, int] = Y.shape
-        self.noise_scale = high * math.hypot(noise_scale, math.sqrt(spread))
-        part = (high * noise_scale / max(self.noise_scale, 1e-300)) ** 4  # of the squared variance
-        self.kurtosis = flip_kurtosis(noise_scale) * part
+        deviation = math.hypot(noise_scale, math.sqrt(spread))
+        self.noise_scale = high * deviation
+        # Rounding counts as normal noise.
+        self.kurtosis = flip_kurtosis(noise_scale) * (noise_scale / (deviation or 1.0)) ** 4
 
     def _product(self, ones: Any, X: FloatArray) -> Answer:
         common = X.sum(axis=0) - (0.0 if self._loops else X)
