@@ -62,7 +62,12 @@ def _one_shot_threshold(session: Any, unit: Any, m: int, n: int, spread: float) 
     whole = unit.kind.single and (unit.bounded or not unit.kind.pair)
     if session.budget.pure and whole and is_small((m, n)):
         scale = min(scale, math.sqrt(2.0) * unit.alpha / epsilon)
-    return 2 * scale * math.sqrt(math.sqrt(m) * math.sqrt(n))
+    return _entries_limit(scale, (m, n))
+
+
+def _entries_limit(scale: float, shape: tuple[int, int]) -> float:
+    """Return the noise level of a matrix whose entries have noise of this scale."""
+    return 2 * scale * math.sqrt(math.sqrt(shape[0]) * math.sqrt(shape[1]))
 
 
 def cells_of(unit: Any, shape: tuple[int, int]) -> int:
@@ -159,8 +164,9 @@ def choose_one_shot(
     larger without the delta. It is "auto" where that depends on how large entries are; on how far
     weights of a graph are from 0 and `high`, as rounding them has noise that no budget takes away;
     on how long rows are, as a moment has the less noise the shorter they are; and on how evenly
-    columns share them: directions of few columns have more noise in products. A ledger knows what
-    kind of a budget a fit has before it begins; there weights are taken to be 0 or `high`, and
+    columns share them: directions of few columns have more noise in products. Other directions are
+    seen, too, where the noise of an entry is less than the scatter of the entries. A ledger knows
+    what kind of a budget a fit has before it begins; there weights are taken to be 0 or `high`, and
     means guessed.
 
     Parameters
@@ -208,8 +214,12 @@ def choose_one_shot(
         mean = 0.1 if end.mean is None else end.mean
         sums = mean * unit.high * math.sqrt(math.prod(shape) * end.uneven)  # their singular value
         # Right singular vectors of a wide table have more noise; an edge of a graph is in two sums.
-        least = min(ours, theirs) * max(shape[1] / shape[0], 1.0) ** 0.25 / (2 if graph else 1)
-        if pays and unit.low == 0 and not groups and least > SUMS_ALONE[k > 1] * sums:
+        limit = min(ours, theirs)
+        least = limit * max(shape[1] / shape[0], 1.0) ** 0.25 / (2 if graph else 1)
+        # With less noise than what entries scatter by, directions beside the sums are seen.
+        scatter = _entries_limit(unit.high * math.sqrt(mean * (1 - mean)), shape)
+        hidden = limit > scatter and least > SUMS_ALONE[k > 1] * sums
+        if pays and unit.low == 0 and not groups and hidden:
             known = f"singular value {sums:.3g} of column sums; " * (entries is not None)
             name, said = "sums", known + said
         found.setdefault(name, f"{name}: {said}")

@@ -353,6 +353,13 @@ def test_wide_tables_lose_nothing_to_their_column_sums(rng, epsilon, k, least):
     assert np.linalg.norm(A - rows @ svd.components_) < np.linalg.norm(A)
 
 
+@pytest.mark.parametrize(("k", "epsilon", "least"), [(1, 6.0, 0.82), (3, 5.0, 0.7)])
+def test_entries_with_more_scatter_than_noise_are_not_left_to_column_sums(k, epsilon, least, rng):
+    """In sparse blocks all columns are alike, so that sums hold .77 and .54 of the best."""
+    A = np.kron(np.eye(20), np.ones((12, 9))) * (rng.random((240, 180)) < 0.3)
+    assert share_of_best(fit(A, k, privacy_unit="entry", epsilon=epsilon), A) > least
+
+
 @pytest.mark.parametrize("unit", ["entry", "edge"])
 def test_left_vectors_of_column_sums_that_are_noise_are_not_long(unit):
     for seed in range(4):
