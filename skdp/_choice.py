@@ -17,9 +17,10 @@ from skdp.solvers.one_shot import flip_deviation, flip_probability
 from skdp.solvers.spectral import SUMS_ALONE
 
 # Detection limit of power iteration over the noise, measured for six shapes; mean degree of a graph
-# over the eigenvalue of its groups, where they can just be seen; and the part of the budget that
-# says how large entries are, and how far from their bounds.
-_STANDS_OUT, _USUAL_DEGREE, _SPREAD = 1.7, 3.5, 0.04
+# over the eigenvalue of its groups, where they can just be seen; the part of the budget that says
+# how large entries are, and how far from their bounds; and how far the detection limit of one
+# release may lie above that of a moment, as it shortens no rows and shows more below its limit.
+_STANDS_OUT, _USUAL_DEGREE, _SPREAD, _ABOVE_MOMENT = 1.7, 3.5, 0.04, 1.3
 
 
 def iteration_threshold(noise_scale: float, size: float) -> float:
@@ -93,7 +94,14 @@ def released_entries(ask: Any, unit: Any, shape: tuple[int, int]) -> Entries:
 
 
 def released_columns(ask: Any, unit: Any, shape: tuple[int, int]) -> Entries:
-    """Release the means of columns of entries in (0, high): how large they are, and how uneven."""
+    """Release how large entries are: means of columns in (0, high), which also say how uneven.
+
+    Entries of both signs may have a mean of 0, so that their mean square takes its place.
+    """
+    if unit.low < 0:
+        total = ask.square_sum(share=_SPREAD)
+        square = max(float(total.value) - total.noise_scale, total.noise_scale)
+        return Entries(0.0, min(square / (math.prod(shape) * unit.largest**2), 1.0))
     means, noise = ask.left(np.full((shape[0], 1), 1 / shape[0] / unit.high), share=_SPREAD)
     # Less one and two standard errors, so that noise counts as no sums: squares of Laplace noise
     # have a variance of 5 noise^4.
@@ -203,6 +211,8 @@ def choose_one_shot(
             ends += [Entries(0.25)]
         elif unit.low == 0:
             ends = [Entries(0.0, 0.0, shape[1]), Entries(0.25 * graph, 1.0)]
+        elif moments:
+            ends = [Entries(0.0, 0.0), Entries(0.0, 1.0)]
     found, pays = {}, session.law == "laplace"
     pays = pays or pure.budget.pure_epsilon * session.noise_multiplier > 2**0.5
     for end in ends:
@@ -210,14 +220,16 @@ def choose_one_shot(
         name, theirs = min(routes.items(), key=itemgetter(1))
         ours, theirs = _limits(pure, unit, shape, theirs, groups, end)
         said = f"detection limit {ours:.3g} by one_shot, {theirs:.3g} by {name}"
-        name = "one_shot" if ours < theirs else name
+        wider = _ABOVE_MOMENT if moments and unit.low < 0 else 1.0
+        name = "one_shot" if ours < wider * theirs else name
         mean = 0.1 if end.mean is None else end.mean
         sums = mean * unit.high * math.sqrt(math.prod(shape) * end.uneven)  # their singular value
         # Right singular vectors of a wide table have more noise; an edge of a graph is in two sums.
         limit = min(ours, theirs)
         least = limit * max(shape[1] / shape[0], 1.0) ** 0.25 / (2 if graph else 1)
         # With less noise than what entries scatter by, directions beside the sums are seen.
-        scatter = _entries_limit(unit.high * math.sqrt(mean * (1 - mean)), shape)
+        variance = max(mean * (1 - mean) - end.spread, 0.0)
+        scatter = _entries_limit(unit.high * math.sqrt(variance), shape)
         hidden = limit > scatter and least > SUMS_ALONE[k > 1] * sums
         if pays and unit.low == 0 and not groups and hidden:
             known = f"singular value {sums:.3g} of column sums; " * (entries is not None)

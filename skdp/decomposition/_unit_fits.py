@@ -207,7 +207,7 @@ def usual_length(estimator, unit, n, mean=None):
     """Return the given clip norm, or a guess from the mean entry, or from a single entry."""
     if estimator.clip_norm != "auto":
         return float(estimator.clip_norm)
-    return unit.alpha * max(1.0, math.sqrt(n * (mean or 0.0)))
+    return unit.largest * max(1.0, math.sqrt(n * (mean or 0.0)))
 
 
 def _moment_noise(session, unit, clip_norm):

@@ -265,8 +265,8 @@ class EntryQuery(_MatrixQuery):
             A = self._matrix()
             return to_grid(float(np.square(A.data if sp.issparse(A) else A).sum()), step)
 
-        l2 = largest * (2.0 if self.symmetric else 1.0) + error
-        return Bounded(Bound("squared_norm_sum", (), l2), answer)
+        change = largest * (2.0 if self.symmetric else 1.0) + error
+        return Bounded(Bound("squared_norm_sum", (), change, l1=change), answer)
 
     def cells(self, dither: int) -> Bounded:
         """Return the positions of the ones (for a graph: pairs), for randomized response.
