@@ -192,11 +192,9 @@ def choose_one_shot(
     k, session = int(estimator.n_components), estimator._checked_session(split=False)
     ends, graph = [entries or Entries()], unit.kind.symmetric
     products = _iterated_threshold(session, unit, k, n_answers)
-    if not entries and not any(around()):
-        if groups:
-            ends += [Entries(0.25)]
-        elif unit.low == 0:
-            ends = [Entries(0.0, 0.0, shape[1]), Entries(0.25 * graph, 1.0)]
+    if not entries and unit.low == 0 and not any(around()):
+        both = [Entries(0.0, 0.0, shape[1]), Entries(0.25 * graph, 1.0)]
+        ends = [*ends, Entries(0.25)] if groups else both
     found, pays = {}, session.law == "laplace"
     pays = pays or pure.budget.pure_epsilon * session.noise_multiplier > 2**0.5
     for end in ends:
