@@ -125,7 +125,8 @@ def released_whole(
         value = answer.value if n <= m else answer.value.T
         return one_shot.WholeMatrix(value, answer.noise_scale, session.law)
     graded, flips = not session.budget.exact and is_small(shape), unit.low == 0
-    if graded and flips and spread is None and (graded := one_shot.graded_pays(epsilon)):
+    # Groups of a graph are compared with all of its noise, so there it need not be known.
+    if graded and flips and spread is None and (not graph or one_shot.graded_pays(epsilon)):
         spread = released_entries(ask, unit, shape).spread
     spread = spread or 0.0
     if not flips or (graded and one_shot.graded_pays(epsilon, spread)):
@@ -170,11 +171,11 @@ def choose_one_shot(
     Entries that are not negative have sums of columns, with little noise and near the direction of
     the largest singular value: "sums" where no algorithm detects much else, and their noise is not
     larger without the delta. It is "auto" where that depends on how large entries are; on how far
-    weights of a graph are from 0 and `high`, as rounding them has noise that no budget takes away;
+    they are from 0 and `high`, as rounding them has noise that no budget takes away;
     on how long rows are, as a moment has the less noise the shorter they are; and on how evenly
     columns share them: directions of few columns have more noise in products. Other directions are
     seen, too, where the noise of an entry is less than the scatter of the entries. A ledger knows
-    what kind of a budget a fit has before it begins; there weights are taken to be 0 or `high`, and
+    what kind of a budget a fit has before it begins; there entries are taken to be 0 or `high`, and
     means guessed.
 
     Parameters
@@ -207,10 +208,9 @@ def choose_one_shot(
     ends, graph = [entries or Entries()], unit.kind.symmetric
     products = _iterated_threshold(session, unit, k, n_answers)
     if not entries and not any(around()):
-        if groups:
-            ends += [Entries(0.25)]
-        elif unit.low == 0:
-            ends = [Entries(0.0, 0.0, shape[1]), Entries(0.25 * graph, 1.0)]
+        if unit.low == 0:
+            both = [Entries(0.0, 0.0, shape[1]), Entries(0.25, 1.0)]
+            ends = [*ends, Entries(0.25)] if groups else both
         elif moments:
             ends = [Entries(0.0, 0.0), Entries(0.0, 1.0)]
     found, pays = {}, session.law == "laplace"

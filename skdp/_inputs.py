@@ -30,7 +30,7 @@ QUIET = partial(np.errstate, over="ignore", invalid="ignore")
 _DATES = "subtract a public date from dates, and divide by a public unit, such as one day"
 _NOT_ROWS = "Expected an array, a list or a data frame, and got one number, a dict or a set."
 _MISSING = (
-    "takes no missing values: fill them with public constants, with SimpleImputer("
+    "takes no missing values: fill them with public constants (ratings with 0), by SimpleImputer("
     "strategy='constant', fill_value=..., keep_empty_features=True). Means and medians of the "
     "data are private."
 )
@@ -669,7 +669,7 @@ def check_clip_norm_read(estimator):
     default = signature(type(estimator)).parameters["clip_norm"].default
     if not unit.reads_clip_norm and estimator.clip_norm not in (default, math.inf):
         readers = [name for name in estimator._privacy_units if UNITS[name].reads_clip_norm]
-        units = " and ".join(map(repr, readers))
+        units = " and ".join(map(repr, readers)).replace(" and ", ", ", len(readers) - 2)
         raise ValueError(
             f"'clip_norm' bounds nothing under privacy_unit={unit.name!r}; it is read by "
             f"{units}. Leave it out. Got {estimator.clip_norm!r}."

@@ -102,7 +102,8 @@ class DPTruncatedSVD(
           of the budget.
         - Entries: "gram" (and "arpack") and "screened" for thin matrices, "alternating" (and
           "randomized"), "one_shot". "auto" may release the means of columns first, for entries in
-          (0, high). If noise hides most other directions, column sums have all of the budget.
+          (0, high), and how far entries are from these bounds. If noise hides most other
+          directions, column sums have all of the budget.
         - Edges: "power", "one_shot". "auto" may first release the sum of the weights, and of their
           distances from their bounds. Degrees have all of the budget as column sums have.
         - "entry_change", "frobenius": "alternating", or "one_shot", which adds noise to the matrix.
@@ -148,11 +149,11 @@ class DPTruncatedSVD(
     explained_variance_ratio_ : ndarray of shape (n_components,)
         Its fraction of the released total variance. No total is released by products under a
         caller's contract, and by products with ``delta=0``: then it is the fraction of the variance
-        of the released components. With "one_shot" and epsilon below about 2.5, the total contains
-        the variance of rounding entries to 0 and `high`. If only column sums were released, the
-        total is an upper bound.
+        of the released components. If only column sums were released, the total is an upper bound.
     singular_values_ : ndarray of shape (n_components,)
-        Released singular values.
+        Released singular values. Where the parameter (or a PrivacyLedger) sets "one_shot", those of
+        edges at epsilon below about 2.5, and of more than 1,500 rows and columns, contain the
+        variance of rounding entries to 0 and `high`.
     left_singular_vectors_ : ndarray of shape (n_samples, n_components)
         Units other than row and interaction: left singular vectors, which may be published. With
         "gram" and "screened" they are one product, with 5% of the budget: of many rows they may be

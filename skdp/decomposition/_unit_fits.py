@@ -331,8 +331,11 @@ def fit_entries(estimator, session, X, route):
     if route == "auto":
         facts = _choice.released_entries if graph else _choice.released_columns
         known = facts(ask, unit, X.shape)
-        spread = known.spread if graph else None
-        route, reason["algorithm_reason_"] = unit_route(estimator, X.shape, known)
+        route, why = unit_route(estimator, X.shape, known)
+        if route == "one_shot" and not graph and unit.low == 0:  # it may round entries
+            known = known._replace(spread=_choice.released_entries(ask, unit, X.shape).spread)
+            route, why = unit_route(estimator, X.shape, known)
+        spread, reason["algorithm_reason_"] = known.spread, why
         if route not in ("one_shot", "sums") and estimator.delta > 0:
             session.take_delta()
     if route in ("gram", "screened"):

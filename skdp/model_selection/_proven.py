@@ -378,8 +378,8 @@ def _fast_map(model, method):
     if isinstance(model, Pipeline):
         return _fast_pipeline(model, method)
     if type(model) is DPTraceRegressor and method == "predict":
-        coef = np.asarray(model.coef_, np.float64).reshape(-1, 1)
-        return lambda X: _products(X, coef)[:, 0] + model.intercept_
+        coef, ends = np.asarray(model.coef_, np.float64).reshape(-1, 1), model.prediction_bounds_
+        return lambda X: np.clip(_products(X, coef)[:, 0] + model.intercept_, *ends)
     if type(model) in (RowClipper, PublicScaler, DPStandardScaler) and method == "transform":
         # Entry by entry, and sums along rows; `set_output` makes a frame of them.
         return lambda X: np.ascontiguousarray(model.transform(X), np.float64)

@@ -225,8 +225,9 @@ class ListsMixin:
         check_is_fitted(self)
         if self.randomized_interactions_ is None:
             raise ValueError(
-                "randomized_interactions_ does not exist: it needs algorithm='one_shot', and item "
-                f"counts above the noise. The fit used {self.algorithm_reason_!r}."
+                "recommend_all needs a fit with algorithm='one_shot', privacy_unit='interaction' "
+                "and item counts above the noise; else use recommend, for one user at a time. The "
+                f"fit used {self.algorithm_reason_!r}."
             )
         rows = self.randomized_interactions_.rows
         columns, shape = self.selected_items_[rows.indices], (rows.shape[0], self.n_features_in_)

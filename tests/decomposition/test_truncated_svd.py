@@ -307,6 +307,16 @@ def test_few_users_have_their_budget_on_item_counts(rng, delta):
     assert first.releases_ == second.releases_ and first.releases_[-1].name == "item_counts"
 
 
+@pytest.mark.parametrize(("algorithm", "route"), [("auto", "alternating"), ("one_shot",) * 2])
+def test_rounding_of_graded_entries_counts_as_noise(algorithm, route):
+    """It has a variance of .21 here, of which nothing may be left in the second component."""
+    X = np.full((300, 200), 0.3)
+    svd = fit(X, epsilon=2.0, privacy_unit="entry", algorithm=algorithm)
+    assert svd.algorithm_reason_.startswith(route)
+    assert "spread" in [line.name for line in svd.releases_[:2]]
+    assert 70 < svd.singular_values_[0] < 77 and svd.singular_values_[1] == 0
+
+
 @pytest.mark.deep
 def test_graded_entries_get_noise_in_place_of_flips(rng):
     """Where their rounding to coins is worse, by a released number; pure, and up to the truth."""
@@ -316,7 +326,7 @@ def test_graded_entries_get_noise_in_place_of_flips(rng):
         svd = fit(A, 4, privacy_unit="entry", algorithm="one_shot", epsilon=epsilon)
         shares.append(share_of_best(svd, A))
         names = ["spread", "full_matrix" if epsilon > 3 else "randomized_entries"]
-        assert [line.name for line in svd.releases_] == names[epsilon < 3 :]
+        assert [line.name for line in svd.releases_] == names
         assert (svd.privacy_spent_.epsilon, svd.privacy_spent_.delta) == (min(epsilon, 64.0), 0.0)
     assert all(low < high + 1e-4 for low, high in itertools.pairwise(shares))
     assert shares[2] > 0.997 and shares[-1] > 0.9999 and svd.explained_variance_ratio_.sum() <= 1.0
@@ -394,6 +404,9 @@ def test_routes_are_chosen_by_predicted_noise():
     half = Entries(0.0, 0.5)
     for each in (4, 200):
         assert route((300, 200), half, privacy_unit="entry", epsilon=each) == "one_shot"
+    large = {"privacy_unit": "entry", "epsilon": 10.0}  # no budget takes rounding away
+    found = [route((1700, 1600), each, **large) for each in (None, half, Entries(0.2, 0.5))]
+    assert found == ["auto", "one_shot", "alternating"]
     for shape, unit, other in (((300, 200), "entry", "screened"), ((200, 200), "edge", "one_shot")):
         found = [route(shape, Entries(0.0, p), privacy_unit=unit) for p in (0.08, 0.16)]
         assert found == ["sums", other]  # by the mean, which a first release tells
@@ -518,11 +531,13 @@ def test_budget_split():
 )  # fmt: skip
 def test_means_that_choose_a_route_are_paid_with_what_follows(shape, density, route, kind, rng):
     """They come first, without delta; what follows has all of the rest, and no more."""
-    unit, share = ("edge", 0.02) if shape[0] == shape[1] else ("entry", 0.04)
+    unit, paid = ("edge", [0.02]) if shape[0] == shape[1] else ("entry", [0.04])
+    paid += [0.02] * ((unit, route) == ("entry", "one_shot"))  # which rounds entries
     svd = fit((rng.random(shape) < density) * 1.0, privacy_unit=unit)
     assert svd.algorithm_reason_.startswith(route)
     losses = [line.loss for line in svd.releases_]
-    assert losses[0] == ("pure", share) and {loss.kind for loss in losses[1:]} == {kind}
+    assert losses[: len(paid)] == [("pure", share) for share in paid]
+    assert {loss.kind for loss in losses[len(paid) :]} == {kind}
     assert svd.privacy_spent_.losses == (("pure", 1.0), ("delta", 1e-6))
     added, delta = sum(loss.value for loss in losses), delta_from_losses(compose(losses), 1.0)
     assert 0.99 < (added if kind == "pure" else delta / 1e-6) <= 1.0 + 1e-12

@@ -357,6 +357,10 @@ def test_the_route_is_chosen_from_public_numbers():
         with PrivacyLedger(2000.0, 1e-3):  # which knows the kind of a budget
             assert model._route(3000)[0] == "one_shot"
     assert DPSpectralEmbedding(2, unit_bound=(-1, 1))._route(200)[0] == "power"
+    # Signed weights are not rounded, so there is nothing to release before the choice.
+    for n, route in ((600, "one_shot"), (20_000, "power")):
+        signed = DPSpectralEmbedding(1, unit_bound=(-1, 1), epsilon=5.0)
+        assert signed._route(n)[0] == route
     plan = DPSpectralEmbedding(2, epsilon=2.0).plan(300, signal=60.0)
     assert [line.name for line in plan.releases] == ["randomized_entries"]
     assert 0.0 <= plan.error < 0.2

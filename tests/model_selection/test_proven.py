@@ -385,6 +385,8 @@ def test_unknown_models_have_no_fast_map():
     for model, method in models:
         mapped = _proven.fast_map(model.fit(X, np.tanh(X[:, 0])), X, method)
         np.testing.assert_array_equal(mapped(np.asfortranarray(X)), mapped(X))
+        far = 1e3 * X  # where predictions are truncated
+        np.testing.assert_allclose(mapped(far), _proven.apply(model, method, far), rtol=1e-9)
         other = copy.copy(model)
         other.__class__ = type("Other", (type(model),), {})  # a subclass may do something else
         assert _proven.fast_map(other, X, method) is None
