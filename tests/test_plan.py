@@ -216,8 +216,12 @@ def of_matrix(estimator, n, shape):
 
 def of_users(estimator, n, d, m):
     k, classes = estimator.n_components, not isinstance(estimator, skdp.DPPersonalizedRegressor)
-    data = {"noise_sd": math.sqrt(k / 4), "classes": classes, "random_state": 5}
-    X, y, groups = datasets.make_user_tasks(n, d, k, rows_per_user=2 * m, **data)
+    data = {"noise_sd": math.sqrt(k / 2), "rows_per_user": 2 * m, "random_state": 5}
+    X, y, groups = datasets.make_user_tasks(n, d, k, **data)
+    rng = np.random.default_rng(6)
+    y += X @ rng.standard_normal(d) * math.sqrt(k / d)  # half of what is explained is common
+    y += 2 * math.sqrt(k) * rng.standard_normal(n)[groups]
+    y = y > 0 if classes else y
     shown = np.arange(len(y)) % (2 * m) < m
     gauge, trivial = (accuracy_score, 0.5) if classes else (r2_score, 0.0)
 

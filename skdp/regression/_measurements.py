@@ -94,9 +94,8 @@ def calibrated(ask, fit, facts, design, stage, centre, share, place):
     failure, slope, shift, means = "", 1.0, 0.0, stage and stage.biases()
     residual_sd = fit.noise_sd if math.isfinite(fit.noise_sd) else 0.0
     half_width = math.inf if means or fit.values.any() else 0.0
-    if fit.zero_because:
-        said = "finds means of rows and columns, and no low-rank part" if means else _ZERO_COEF
-        failure = f"{said}: {fit.zero_because}"
+    if fit.zero_because and not means:
+        failure = f"{_ZERO_COEF}: {fit.zero_because}"
     if facts.unit_noise and share and half_width:
         squared = _NOISE_RATIO * facts.n * math.sqrt(share) / facts.unit_noise
         radius = float(np.clip(math.sqrt(squared), *_CLIP_NORMS))
@@ -118,7 +117,7 @@ def calibrated(ask, fit, facts, design, stage, centre, share, place):
             slope, shift, means, residual_sd = 0.0, float(drawn(*mean)[0]), None, unit * sd
             failure = f"{_ZERO_COEF}: {_NO_BETTER} {'the mean of the targets' if centred else 0}"
         elif r2.share < _LOW_R2:
-            failure = failure or f"explains little: {r2.share:.0%} of the variance of targets"
+            failure = f"explains little: {r2.share:.0%} of the variance of targets"
         half_width = slope * cut * unit
     location = centre.value + shift * centre.sd
     attributes = trace_attributes(fit, design[:2] if design else (None, None), place.units, means)

@@ -198,8 +198,9 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         Whether the scale of the targets was found. If not, a user's model starts from that user's
         mean.
     global_model_found_ : bool
-        Whether the global model exceeds its noise. If not, users without a model of their own
-        get about the middle of the range, and models of the others start there.
+        Whether the global model exceeds its noise, which hides at most four fifths of it. If not,
+        users without a model of their own get about the middle of the range, and models of the
+        others start there.
     head_rule_ : HeadRule or None
         The selected rule; None if each user takes a mean of several.
     head_rule_scores_ : Choice

@@ -161,17 +161,39 @@ class PublicationMixin(FitsElsewhereMixin):
         -------
         public : object
             A fitted estimator of the same class. It predicts by the global model, until ``adapt``
-            adds models of users.
+            adds models of users. It warns if that model is of little use.
         """
         self._check_published()
-        if self.target_scale_found_ and not self.global_model_found_:
-            warn_caller(
-                f"{type(self).__name__} could use no global model: the public copy "
-                "predicts about the middle of the targets' range, or the class frequencies, until "
-                "adapt() fits models. Use more users, a larger 'epsilon' or fewer columns.",
-                PartialSignalWarning,
-            )
+        self._warn_of_global_model(PartialSignalWarning)
         return self._copy()
+
+    def _warn_of_global_model(self, category):
+        """Warn if the global model is of little use, from public attributes.
+
+        A user's own model follows from that user's rows all the same. So a fit that has such models
+        is silent: only what is for users without one warns.
+        """
+        level = "the middle of the targets' range" if self._y_numeric else "the class frequencies"
+        if not self.target_scale_found_:
+            said, level = "could not find the range of the targets", "a guess"
+            remedy = "Give public 'target_bounds', or use more users."
+        elif not self.global_model_found_:
+            said, level = "could use no global model", f"about {level}"
+            remedy = "Use more users, a larger 'epsilon' or fewer columns."
+        elif not self._y_numeric and predicts_one_class(self._public_heads()[1].model):
+            said, level = "could use one class only", "it nearly always"
+            category = PartialSignalWarning
+            remedy = "Use predict_proba."
+        else:
+            return
+        said += f": new users get {level}, until adapt() fits their models. {remedy}"
+        warn_caller(f"{type(self).__name__} {said}", category)
+
+    def _fit_elsewhere(self, *users):
+        """Fit to users elsewhere, none of whom has a model here."""
+        fitted = super()._fit_elsewhere(*users)
+        fitted._warn_of_global_model(NoSignalWarning)
+        return fitted
 
     def _check_published(self):
         check_is_fitted(self, "components_")
@@ -255,33 +277,6 @@ def _target_unit(estimator, ask, p, shares, public, n_noise):
         return unit, model_share
     center, radius = _validation.middle_and_radius(*bounds, centered=estimator.fit_intercept)
     return personalization.TargetUnit(center, float(radius.max()) / CUT, True, 0), model_share
-
-
-def warn_of_verdict(estimator, base, helped):
-    """Warn of what was not learnt, from released numbers. Only the first case is reported.
-
-    `helped`: whether votes show that users gain by coefficients of their own.
-    """
-    name, unit, model_found = type(estimator).__name__, base.unit, base.model.found
-    one_class = model_found and unit is None and predicts_one_class(base.model)
-    if estimator.epsilon == math.inf or (model_found and not one_class):
-        return
-    remedy = "more users, a larger 'epsilon'"
-    level = "the class frequencies" if unit is None else "the middle of the targets' range"
-    if unit is not None and not unit.found:
-        said = f"{name} could not find the range of the targets: public_copy() predicts a guess, "
-        said += "and the model of a user starts from that user's own mean. This needs about "
-        said += f"{unit.needed} users with nonzero targets. Give public 'target_bounds'."
-    elif one_class:
-        said = f"{name} predicts one class for nearly all rows, at least in public_copy(): other "
-        said += "classes seldom have a larger probability. Use predict_proba."
-    elif helped:
-        return  # public_copy() warns of this
-    else:
-        said = f"{name} learnt nothing from the data of all users: their common model does not "
-        said += f"exceed its noise. public_copy() predicts about {level}, and the model of a user "
-        said += f"follows from that user's own rows. Use {remedy} or fewer columns."
-    warn_caller(said, PartialSignalWarning if helped or model_found else NoSignalWarning)
 
 
 class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
@@ -373,6 +368,8 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         query, users = self._query_and_users(X, y, groups, reset=True)
         self._close_session(session, self._fit_session(session, query))
         self._private = self._fitted_heads(query, users)
+        if self._private is None and self.epsilon != math.inf:
+            self._warn_of_global_model(NoSignalWarning)
         del self._unit
         return self
 
@@ -469,13 +466,12 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             mask = np.isfinite(scaling.limit)[:, None]  # others may have entries of any size
             model = model._replace(coef=model.coef * mask, found=model.found and bool(mask.any()))
             model = unshrunk(ask, Heads(view, shared.U, model), shares["logits"])
-        heads, choice, helped = Heads(view, shared.U, model), fixed_choice(view), False
+        heads, choice = Heads(view, shared.U, model), fixed_choice(view)
         rules = all_rules(shared, view, base.shown)
         if self.head_selection == "private_vote":
-            choice, helped = elect(ask, heads, rules, n, shares["head"])
+            choice = elect(ask, heads, rules, n, shares["head"])
         elif self.head_selection == "per_user":
             choice = Choice(tuple(dict.fromkeys(rules)))
-        warn_of_verdict(self, base._replace(model=model), helped)
         return public | self._attributes_of(scaling, shared, whitening, model, choice, n)
 
     @staticmethod

@@ -119,9 +119,10 @@ def linear_targets(rng: Any, X: Any, q: int, signal: float) -> Any:
 class PersonalPlans(PlansMixin):
     """Plans of personal models; samples are users.
 
-    Facts: `n_rows` (of each user), `signal` (share of the square of a user's coefficients that lies
-    in the shared subspace), `noise` (variance of the noise of y, in units of what users' own
-    coefficients explain).
+    Facts: `n_rows` (of each user), `signal` (share of the square of what users' coefficients differ
+    by that lies in the shared subspace), `noise` (variance of the noise of y, in units of what
+    coefficients explain). Half of what these explain is common, and levels of users vary twice as
+    much: in real panels, most of what can be learnt is in both.
     """
 
     def _made(self, rng, n, d, n_rows=20, signal=1.0, noise=0.25):
@@ -131,22 +132,27 @@ class PersonalPlans(PlansMixin):
         U = np.linalg.qr(rng.standard_normal((d, k)))[0]
         coef = math.sqrt((1 - signal) / d) * rng.standard_normal((users, d))
         coef += math.sqrt(signal / k) * rng.standard_normal((users, k)) @ U.T
-        tasks, fresh = (self._made_tasks(rng, coef, n_rows, noise) for _ in range(2))
-        said = f"{users} users of {n_rows} rows; {signal:.0%} of their squared coefficients lie in "
-        said += f"{k} shared dimensions; the noise variance is {noise:g} of what they explain"
+        coef = math.sqrt(0.5) * (coef + rng.standard_normal(d) / math.sqrt(d))
+        levels = math.sqrt(2.0) * rng.standard_normal(users) * self.fit_intercept
+        tasks, fresh = (self._made_tasks(rng, coef, levels, n_rows, noise) for _ in range(2))
+        said = f"{users} users of {n_rows} rows; half of their squared coefficients is common, and "
+        said += f"{signal:.0%} of the rest lie in {k} shared dimensions; of the variance that they "
+        said += f"explain, noise has {noise:g} and users' levels have {2 * self.fit_intercept}"
         of, trivial = (r2_score, 0.0) if self._y_numeric else (accuracy_score, 0.5)
         score = partial(_quality, of, **fresh)
         fit = methodcaller("fit", **tasks)
         return PlanData(fit, score, (said,), n / users, trivial, math.nan)
 
-    def _made_tasks(self, rng, own, m, noise):
+    def _made_tasks(self, rng, own, levels, m, noise):
         X = rng.standard_normal((len(own) * m, own.shape[1]))
         groups = np.repeat(np.arange(len(own)), m)
-        y = np.einsum("ij,ij->i", X, own[groups]) + math.sqrt(noise) * rng.standard_normal(len(X))
+        y = np.einsum("ij,ij->i", X, own[groups]) + levels[groups]
+        y += math.sqrt(noise) * rng.standard_normal(len(X))
         if not self._y_numeric:
             names = np.arange(2) if self.classes is None else check_classes(self)
             return {"X": X, "y": np.asarray(names)[(y > 0).astype(int)], "groups": groups}
-        return {"X": X, "y": in_target_bounds(self, y / math.sqrt(1 + noise)), "groups": groups}
+        size = math.sqrt(1 + 2 * self.fit_intercept + noise)
+        return {"X": X, "y": in_target_bounds(self, y / size), "groups": groups}
 
     @property
     def _measure(self):

@@ -43,7 +43,7 @@ class GlobalModel(NamedTuple):
     own_means : bool
         Whether the intercept of a user is the mean of its own targets, as none was found for all.
     found : bool
-        Whether its coefficients stand above their noise.
+        Whether its coefficients stand above their noise, which hides at most four fifths of them.
     """
 
     coef: FloatArray
@@ -443,8 +443,10 @@ def pooled_model(
         square = np.diag(released.value)[d:-1] / equations.weight * (unit.size / _WEIGHT) ** 2
         square -= equations.target_mean**2
     solution = solve_normal_equations(equations._replace(square=square), 0.0)
-    level, significant = solution.intercepts + unit.center, bool(solution.seen.all())
-    return GlobalModel(solution.coefficients * weight[:, None], level, found=significant)
+    # A model of which noise hides more than this predicts new users no better than a constant does.
+    shown = solution.seen & (solution.lost <= 0.8)
+    coef, level = solution.coefficients * weight[:, None], solution.intercepts + unit.center
+    return GlobalModel(coef, level, found=bool(shown.all()))
 
 
 # The whitener and the subspace that users share, from one direction of each user.

@@ -337,27 +337,24 @@ def unshrunk(ask: AsksUsers, heads: Heads, share: float) -> GlobalModel:
 
 def elect(
     ask: AsksUsers, heads: Heads, rules: tuple[HeadRule, ...], n: float, share: float
-) -> tuple[Choice, bool]:
-    """Elect the rules that users weigh, and say whether coefficients of their own help them.
+) -> Choice:
+    """Elect the rules that users weigh.
 
     Rules that are not clearly worse than the best are retained, each once, with the likelihood of
     the votes if it were as good. Noise is not the only uncertainty: n unit votes are as many draws
-    of mean square 1/R, for R rules, and users who need different rules have votes that cancel. The
-    means of rules with and without coefficients show which side is better. Users of too few rows
-    have the best rule of the side without coefficients; of one row, only if it is clearly better
-    than the global model.
+    of mean square 1/R, for R rules, and users who need different rules have votes that cancel.
+    Users of too few rows have the best rule without coefficients; of one row, only if it is clearly
+    better than the global model.
     """
     released = HeadVotes(heads, rules).asked(ask, share=share)
     votes, noise = released.value, CLEAR * released.noise_scale
     alone = np.array([rule.penalty < math.inf for rule in rules])
     at = int(np.argmax(np.where(alone, -np.inf, votes)))
     few = rules[at], rules[at] if votes[at] > votes[-1] + math.sqrt(2) * noise else AS_ALL
-    gain = float(votes[alone].mean() - votes[~alone].mean())
     error = math.hypot(noise, CLEAR * math.sqrt(n / len(rules)))
-    clear = abs(gain) > error * math.sqrt(1 / alone.sum() + 1 / (~alone).sum())
     gaps = (votes.max() - votes) / error / math.sqrt(2)
     kept = {rules[i]: float(-((CLEAR * gaps[i]) ** 2) / 2) for i in np.flatnonzero(gaps <= 1)}
-    return Choice(tuple(kept), *few, tuple(kept.values())), clear and gain > 0
+    return Choice(tuple(kept), *few, tuple(kept.values()))
 
 
 # The mean of the users' heads, which the classifier releases: a model for users without rows.

@@ -19,6 +19,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from skdp.data.units import UserRows
 from skdp.exceptions import (
+    NoSignalWarning,
     PartialSignalWarning,
     PrivacyError,
     PrivacyUnitWarning,
@@ -357,13 +358,15 @@ def test_predictions_stay_within_public_bounds():
 
 
 @pytest.mark.deep
-def test_a_fit_that_does_not_see_the_targets_says_so():
+def test_a_public_copy_of_a_fit_that_does_not_see_the_targets_says_so():
     shops = Shops(40)
-    with seeded_entropy(24), pytest.warns(UtilityWarning, match="the range of the targets"):
-        DPPersonalizedRegressor(1, epsilon=0.5).fit(shops.X, shops.y, shops.groups)
+    with seeded_entropy(24):  # heads are of use: warnings are errors
+        model = DPPersonalizedRegressor(1, epsilon=0.5).fit(shops.X, shops.y, shops.groups)
+    with pytest.warns(PartialSignalWarning, match="the range of the targets: new users get a"):
+        model.public_copy()
 
 
-def test_a_fit_says_so_where_users_share_no_model_and_only_there():
+def test_a_public_copy_says_so_where_users_share_no_model_and_only_there():
     """Heads are as accurate; the published model predicts about the mean of the targets."""
     users, model = Users(600, d=6, m=8), DPPersonalizedRegressor(epsilon=3.0, target_bounds=(-9, 9))
     with seeded_entropy(4):
@@ -714,9 +717,9 @@ def test_a_rare_class_is_said_to_be_predicted_of_hardly_any_row(rng):
     X, users = rng.standard_normal((12_000, 2)), np.repeat(np.arange(3000), 4)
     y = rng.random(len(X)) < 1 / (1 + np.exp(2.5 - 0.6 * X[:, 0]))
     model = DPPersonalizedClassifier(1, epsilon=10.0, classes=[False, True])
-    with pytest.warns(PartialSignalWarning, match="predicts one class for nearly all rows"):
-        model.fit(X, y, groups=users)
-    assert model.public_copy().predict(X).mean() < 0.02
+    model.fit(X, y, groups=users)
+    with pytest.warns(PartialSignalWarning, match="could use one class only"):
+        assert model.public_copy().predict(X).mean() < 0.02
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -741,16 +744,23 @@ def test_too_few_users_for_the_budget(labels, rng):
     X, y, groups = SMALL.all
     given = {"classes": [0, 1]} if labels else {"target_bounds": (-9, 9)}
     model = (DPPersonalizedClassifier if labels else DPPersonalizedRegressor)(epsilon=0.01, **given)
-    with seeded_entropy(0), pytest.warns(UtilityWarning, match="learnt nothing from"):
-        model.fit(X, (y > 0).astype(int) if labels else y, groups)
+    small = X, (y > 0).astype(int) if labels else y
+    with seeded_entropy(0):
+        model.fit(*small, groups)  # heads follow from the users' own rows: warnings are errors
+        with pytest.warns(PartialSignalWarning, match="no global model: new users get about"):
+            model.public_copy()
+        with pytest.warns(PrivacyUnitWarning), pytest.warns(NoSignalWarning, match="new users"):
+            model.fit(*small)  # nobody has a head
     X, groups = rng.standard_normal((9000, 3)), np.repeat(np.arange(1500), 6)
     y = X @ [2.0, 1.0, 0.0] + rng.standard_normal(9000)
     with seeded_entropy(0):
         model.set_params(epsilon=2.0, n_components=1)
-        model.fit(X, (y > 0).astype(int) if labels else y, groups)  # warnings are errors
-    # The rest is sampling error, far above the noise.
-    with seeded_entropy(0), pytest.warns(UtilityWarning, match="learnt nothing from"):
+        model.fit(X, (y > 0).astype(int) if labels else y, groups)
+        model.public_copy()  # warnings are errors
         model.set_params(epsilon=30.0).fit(X[::-1], (y > 0).astype(int) if labels else y, groups)
+        # The rest is sampling error, far above the noise.
+        with pytest.warns(PartialSignalWarning, match="no global model"):
+            model.public_copy()
 
 
 def test_a_scale_that_is_raised_for_far_targets_hides_no_model():

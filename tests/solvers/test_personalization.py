@@ -161,9 +161,9 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
 
     ask = SimpleNamespace(noise_scale=1.0)
     ask.sums = lambda *_, share: Answer(votes.sum(axis=0), ask.noise_scale)
-    choice, helped = heads.elect(ask, users_heads, rules, 400.0, 1.0)
+    choice = heads.elect(ask, users_heads, rules, 400.0, 1.0)
     rule = choice.rules[0]
-    assert helped and choice.rules == rules[:3] and rule.outside < 1e-2 and rule.intercept == 0.0
+    assert choice.rules == rules[:3] and rule.outside < 1e-2 and rule.intercept == 0.0
     assert choice.level == max(rules, key=lambda r: (r.penalty, votes.sum(axis=0)[rules.index(r)]))
     level = heads.HeadRule(0.0, math.inf, 1.0, True)
     for m in (1, 2):
@@ -172,11 +172,11 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
         assert np.allclose(found, few.Y.sum(axis=1) / (m + 1) * (np.arange(9) == 8))
         assert heads.HeadVotes(users_heads, rules)(few).any() == (m > 1)
     votes = -votes
-    choice, helped = heads.elect(ask, users_heads, rules, 400.0, 1.0)
-    assert not helped and {rule.penalty for rule in choice.rules} == {math.inf}
+    choice = heads.elect(ask, users_heads, rules, 400.0, 1.0)
+    assert {rule.penalty for rule in choice.rules} == {math.inf}
     ask.noise_scale, votes = 300.0, -votes
-    choice, helped = heads.elect(ask, users_heads, rules, 400.0, 1.0)
-    assert (helped, choice.rules, choice.lone) == (False, rules, heads.AS_ALL)
+    choice = heads.elect(ask, users_heads, rules, 400.0, 1.0)
+    assert (choice.rules, choice.lone) == (rules, heads.AS_ALL)
     gains = heads.HeadVotes(users_heads, rules).gains(batch)
     gaps = votes.sum(axis=0).max() - votes.sum(axis=0)
     weights = np.exp(batch.Y.shape[1] / 2 * gains - gaps**2 / 4 / (9e4 + 400 / len(rules)))
@@ -279,3 +279,13 @@ def test_one_class_leads_by_more_than_rows_move_scores(lead, alone):
     assert heads.predicts_one_class(shared.GlobalModel(coef, np.array([-lead]))) is alone
     three = shared.GlobalModel(np.hstack([coef, -coef, 0 * coef]), np.array([lead, 0.0, 0.0]))
     assert heads.predicts_one_class(three) is alone
+
+
+def test_a_model_of_which_noise_hides_most_is_not_found():
+    """All products are clearly more than noise together, in the second case by a little each."""
+    moments, unit = np.diag([100.0] * 60 + [1e3]), shared.TargetUnit(np.zeros(1), 1.0, True, 0)
+    ask = SimpleNamespace(grams=lambda *_, share: Answer(moments, 1.0))
+    for product, found in ((1.1, True), (0.76, False)):
+        moments[:-1, -1] = moments[-1, :-1] = product
+        model = shared.pooled_model(ask, np.ones(60, bool), unit, 1.0, intercept=False)
+        assert model.found == found and model.coef.any()
