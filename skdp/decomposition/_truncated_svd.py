@@ -101,9 +101,9 @@ class DPTruncatedSVD(
           interactions first, unless `unit_bound` is given. With few users, item counts have all
           of the budget.
         - Entries: "gram" (and "arpack") and "screened" for thin matrices, "alternating" (and
-          "randomized"), "one_shot". "auto" may release the means of columns first, for entries in
-          (0, high), and how far entries are from these bounds. If noise hides most other
-          directions, column sums have all of the budget.
+          "randomized"), "one_shot". "auto" may first release the means of columns, for entries in
+          (0, high), and how far entries are from these bounds; for both signs, the sum of squares.
+          If noise hides most other directions, column sums have all of the budget.
         - Edges: "power", "one_shot". "auto" may first release the sum of the weights, and of their
           distances from their bounds. Degrees have all of the budget as column sums have.
         - "entry_change", "frobenius": "alternating", or "one_shot", which adds noise to the matrix.
