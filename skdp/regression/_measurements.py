@@ -320,9 +320,9 @@ def release_center(estimator, session, placed, share, n, *, far=False):
 def remedy_of(n, needed, shape):
     """Return the advice in a warning of little signal; `needed` records are required."""
     if n < needed:
-        said = f"At this budget about {needed} records are needed: use more, a larger 'epsilon', "
+        said = f"At this budget about {needed} records are needed: use more, a larger 'epsilon' "
         flat = " If rows of X are flattened matrices, give 'matrix_shape'." * (shape[1] == 1)
-        return f"{said}a smaller 'rank' or a smaller matrix.{flat}"
+        return f"{said}or a smaller matrix.{flat}"
     return (
         f"There are enough records ({needed}, if 'measurement_covariance' fits X): the entries of "
         "X may be correlated in another way, as pixels are. Use DPRidge, or give the public "

@@ -47,7 +47,8 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     Parameters
     ----------
     rank : int, default=2
-        Rank of the matrix; at most min(d1, d2) is used.
+        Largest rank of the matrix, at most min(d1, d2). Where the released number of records is too
+        small for it, the fit uses the largest rank that it is enough for.
     epsilon : float, default=1.0
         Budget of one call of fit; ``inf`` adds no noise (and warns).
     delta : float, default=1e-6
@@ -109,7 +110,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     prediction_bounds_ : ndarray of shape (2,)
         Bounds of predictions: some standard deviations from the centre of the targets.
     rank_ : int
-        min(rank, d1, d2), and up to 2 more if means of rows and columns were found.
+        The rank that was used, and up to 2 more if means of rows and columns were found.
     n_samples_ : int
         Number of records: released under "add_remove", exact under "replace".
     residual_std_ : float
@@ -263,8 +264,9 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     def _descend(self, ask, query, n, design, shares, unit_noise, centre, means):
         """Learn the covariance of X, then biases and the matrix; return the fitted attributes."""
         shape = query.shape
-        needed = self._records_needed(shape).error_below_half
-        facts = _measurements.descent_facts(self, shape, n, unit_noise, needed)
+        rank = self._rank_for(n, shape)
+        needed = self._records_needed(shape, rank).error_below_half
+        facts = _measurements.descent_facts(self, shape, n, unit_noise, needed)._replace(rank=rank)
         place = Place(np.zeros(math.prod(shape)), tuple(map(np.ones, shape)), 0.0)
         size = sum(shape) if isinstance(query.form, FactoredRecords) else math.prod(shape)
         if isinstance(query.form, SparseRecords) or size > GRAM_FEATURES:  # a search takes too long
@@ -338,9 +340,22 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         self._check_parameters()
         return self._records_needed(shape_of(matrix_shape, self.matrix_shape))
 
-    def _records_needed(self, shape):
+    def _rank_for(self, n, shape):
+        """Return the largest rank that n records are enough for; with a larger one all is lost.
+
+        Noise needs a number that grows as the root of the rank. Each direction after the first
+        counts one and a half times, because a rank too many loses more than one too few. And a
+        matrix may have half as many degrees of freedom as there are records.
+        """
+        ranks = np.arange(1, min(self.rank, *shape) + 1)
+        of_one = self._records_needed(shape, 1).error_below_half
+        enough = of_one * np.sqrt(1.5 * ranks - 0.5) <= n
+        enough &= 2 * ranks * (sum(shape) - ranks) <= n
+        return int(ranks[enough].max(initial=1))
+
+    def _records_needed(self, shape, rank=None):
         return required_samples(
-            tuple(shape), self.rank, epsilon=self.epsilon, delta=self.delta,
+            tuple(shape), rank or self.rank, epsilon=self.epsilon, delta=self.delta,
             adjacency=self.adjacency,
             rank_share=_measurements.descent_facts(self, shape, 1, 0.0).rank_share,
         )  # fmt: skip

@@ -100,6 +100,15 @@ def test_few_records_are_said_to_be_few():
         model.fit(X, y)
 
 
+def test_few_records_lower_the_rank():
+    """A matrix of a higher rank would be lost: to noise, or to as many degrees of freedom."""
+    X, y, M = sample(2000, shape=(20, 20))
+    model = DPTraceRegressor(8, random_state=0).fit(X, y)
+    assert model.rank_ == 2
+    assert error(model, M) < 0.7
+    assert DPTraceRegressor(8, epsilon=1e4)._rank_for(2000, (100, 50)) == 6
+
+
 @pytest.mark.deep
 def test_outliers_do_little():
     X, y, M = sample(6000)
@@ -280,7 +289,7 @@ def test_few_ratings_are_predicted_by_means(params, epsilon):
             model.left_singular_vectors_ * model.singular_values_
         ) @ model.right_singular_vectors_.T
         assert np.allclose(rebuilt, model.coef_)
-        assert model.rank_ == len(model.singular_values_) == 4
+        assert model.rank_ == len(model.singular_values_) == 3  # few records have a rank of 1
         assert np.allclose(model.singular_values_[2:], 0, atol=1e-9)  # means have two
         assert "gradient_sum" not in {line.name for line in model.releases_}
     ours, trivial, constant = np.mean(errors, axis=0)
