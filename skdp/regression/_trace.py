@@ -343,13 +343,13 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     def _rank_for(self, n, shape):
         """Return the largest rank that n records are enough for; with a larger one all is lost.
 
-        Noise needs a number that grows as the root of the rank. Each direction after the first
+        Noise needs a number that grows as the root of the rank. Each direction after the second
         counts one and a half times, because a rank too many loses more than one too few. And a
         matrix may have half as many degrees of freedom as there are records.
         """
         ranks = np.arange(1, min(self.rank, *shape) + 1)
         of_one = self._records_needed(shape, 1).error_below_half
-        enough = of_one * np.sqrt(1.5 * ranks - 0.5) <= n
+        enough = of_one * np.sqrt(np.maximum(1.5 * ranks - 1, 1)) <= n
         enough &= 2 * ranks * (sum(shape) - ranks) <= n
         return int(ranks[enough].max(initial=1))
 
