@@ -305,7 +305,7 @@ def ratings(epsilons=(0.3, 1.0, 3.0, 10.0), seeds=5):
         note = (
             f"So far released means are ahead by more than .01 and two standard errors in {lost} "
             f"of {cells} cells. Where a matrix would take more records than there are, the fit is "
-            "means of rows and columns, and warns."
+            "means of rows and columns."
         )
         show(title, ["epsilon", *epsilons], rows, note)
 
