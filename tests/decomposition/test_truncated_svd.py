@@ -3,6 +3,7 @@
 import itertools
 import math
 from copy import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,11 +13,13 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.preprocessing import normalize
 
 from skdp import DPPCA, DPLowRankFactorizer, DPTruncatedSVD, PrivacyLedger
-from skdp._choice import Entries
+from skdp._choice import Entries, released_columns
+from skdp.answer import Answer
 from skdp.datasets import make_interactions, make_user_items
 from skdp.decomposition._unit_fits import unit_route
 from skdp.exceptions import PrivacyError, UtilityWarning
 from skdp.privacy.accounting.losses import compose, delta_from_losses
+from skdp.queries.entries import MatrixUnit
 from skdp.solvers.postprocess import user_level_mu
 from skdp.testing import (
     fixed_noise,
@@ -379,6 +382,9 @@ def test_signed_entries_of_uneven_rows_are_released_whole(rng):
     assert share_of_best(svd, A) > 0.85
     spent = [(line.name, line.loss.value) for line in svd.releases_]
     assert spent == [("squared_norm_sum", 0.16), ("full_matrix", pytest.approx(3.84))]
+    ask = SimpleNamespace(square_sum=lambda share: Answer(np.array(7000.0), 1600.0))
+    known = released_columns(ask, MatrixUnit("entry", low=-2.0, high=1.0), A.shape)
+    assert known == Entries(0.0, 0.25)  # 5400 entries, in parts of the larger bound, less the noise
 
 
 @pytest.mark.parametrize("unit", ["entry", "edge"])
@@ -411,11 +417,16 @@ def test_routes_are_chosen_by_predicted_noise():
     for shape, unit, other in (((300, 200), "entry", "screened"), ((200, 200), "edge", "one_shot")):
         found = [route(shape, Entries(0.0, p), privacy_unit=unit) for p in (0.08, 0.16)]
         assert found == ["sums", other]  # by the mean, which a first release tells
+    alike = Entries(0.0196, 0.02)  # a constant scatters by its rounding alone
+    found = [route((60, 40), each, privacy_unit="entry", epsilon=4) for each in (alike, half)]
+    assert found == ["sums", "one_shot"]
     assert route((300, 200), Entries(0.0, 0.08, 4.0), privacy_unit="entry") == "screened"
     assert route((2000, 2000), Entries(0.0, 0.006, 12.0), privacy_unit="entry") == "screened"
     for square, name in ((0.001, "gram"), (0.3, "one_shot")):  # long rows have more noise in it
         known, signed = Entries(0.0, square), {"unit_bound": (-1, 1), "epsilon": 2.0}
         assert route((60, 400), known, privacy_unit="entry", **signed) == name
+    signed = {"privacy_unit": "entry", "unit_bound": (-1, 1)}
+    assert route((120, 45), Entries(0.0, 0.1), epsilon=2.0, adjacency="replace", **signed) == "gram"
     shapes = ((500, 120), (5000, 4000))
     assert [route(each, privacy_unit="frobenius") for each in shapes] == ["one_shot", "alternating"]
 
