@@ -10,7 +10,7 @@ import pytest
 from sklearn.base import clone
 
 from skdp import DPPCA, DPPersonalizedClassifier, DPPersonalizedRegressor, PrivacyLedger
-from skdp.exceptions import BudgetExceededError, PrivacyError
+from skdp.exceptions import BudgetExceededError, NoSignalWarning, PrivacyError
 from skdp.federated import (
     AggregationAbortedError,
     AggregationConfig,
@@ -132,6 +132,8 @@ def test_sums_of_clients_are_the_integers_of_the_central_fit(estimator):
 def test_a_huge_budget_is_not_split_as_parts_of_noise_are_drawn_once():
     model, clients, _ = fit(DPPersonalizedRegressor(1, epsilon=100.0))
     assert model.privacy_spent_.losses == clients[0].close().losses
+    with pytest.warns(NoSignalWarning, match="no global model: new users"):  # nobody has a head
+        fit(DPPersonalizedRegressor(1, epsilon=0.01, target_bounds=(-10, 10)))
 
 
 def gap(model):

@@ -720,6 +720,8 @@ def test_a_rare_class_is_said_to_be_predicted_of_hardly_any_row(rng):
     model.fit(X, y, groups=users)
     with pytest.warns(PartialSignalWarning, match="could use one class only"):
         assert model.public_copy().predict(X).mean() < 0.02
+    with pytest.warns(PrivacyUnitWarning), pytest.warns(PartialSignalWarning, match="one class"):
+        model.fit(X, y)  # nobody has a head, but a model of all was found
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
