@@ -111,6 +111,11 @@ def released_columns(ask: Any, unit: Any, shape: tuple[int, int]) -> Entries:
     return Entries(0.0, mean, max(square / mean**2, 1.0))
 
 
+def most_of_facts(unit: Any) -> float:
+    """Return the largest share of facts before a route: two facts of entries that may be flipped."""
+    return 1.5 * _SPREAD if unit.low == 0 and not unit.kind.symmetric else 0.0
+
+
 def released_whole(
     session: Any, ask: Any, unit: Any, shape: tuple[int, int], spread: float | None = None
 ) -> one_shot.FlippedMatrix:

@@ -337,7 +337,7 @@ def fit_entries(estimator, session, X, route):
             route, why = unit_route(estimator, X.shape, known)
         spread, reason["algorithm_reason_"] = known.spread, why
         if route not in ("one_shot", "sums") and estimator.delta > 0:
-            session.take_delta()
+            session.take_delta(most=_choice.most_of_facts(unit))
     if route in ("gram", "screened"):
         U, values, V, ritz, most = moment_triplets(estimator, session, X, unit, route, ask)
     elif route == "one_shot":

@@ -537,9 +537,15 @@ class PrivacySession:
         self.open = Loss("pure", self.budget.epsilon), Loss("delta", delta)
         self.observer.unplanned(self.open, shared=False)
 
-    def take_delta(self) -> None:
-        """Use the delta: the next releases are Gaussian, after pure ones of at most epsilon / 2."""
-        used = (shares := self.shares)["pure"] * self.budget.pure_epsilon
+    def take_delta(self, most: float = 0.0) -> None:
+        """Use the delta: the next releases are Gaussian, after pure ones of at most epsilon / 2.
+
+        Where pure releases of several numbers may come before, `most` is the largest share of them
+        all. Each way has the Gaussian noise that follows that share. So a shorter way is a longer
+        one whose last pure releases are withheld, and any choice between them adds at most what the
+        longest adds.
+        """
+        used = max((shares := self.shares)["pure"], most) * self.budget.pure_epsilon
         self.budget = bounds.PrivacyBudget(self.budget.epsilon, self.open[-1].value, used)
         shares.update(pure=1.0, gaussian=shares["gaussian"] + (used > self.budget.pure_epsilon))
 

@@ -277,6 +277,11 @@ def test_first_answers_may_take_a_delta():
                 worst += diverged / (1 + math.exp(-loss))
             assert 0.99e-6 < worst <= 1e-6
         refuses(BudgetExceededError, None, gate.release, constant(VECTOR), 0.1)
+        less = session(delta=0.0)
+        less.leave_open(1e-6)
+        less.grant(VECTOR, first / 2)
+        less.take_delta(most=first)  # another way would have spent as much as this one
+        assert (less.budget.mu, less.left("pure")) == (gate.budget.mu, 0)
 
 
 def test_a_session_that_may_take_a_delta_owes_all_of_it(monkeypatch):
