@@ -112,7 +112,7 @@ def released_columns(ask: Any, unit: Any, shape: tuple[int, int]) -> Entries:
 
 
 def most_of_facts(unit: Any) -> float:
-    """Return the largest share of facts before a route: two facts of entries that may be flipped."""
+    """Return the largest share of facts before a route: entries to be flipped may have two."""
     return 1.5 * _SPREAD if unit.low == 0 and not unit.kind.symmetric else 0.0
 
 
