@@ -227,34 +227,40 @@ def interaction_table(R, k, delta=DELTA, **options):
 
 
 def entries():
-    """One entry: binary, or anything from 0 to 1."""
+    """One entry: binary, anything from 0 to 1, or rare likes and dislikes by uneven users."""
     m, n = sized((3000, 400), (1200, 200))
     rng = np.random.default_rng(0)
     binary = make_user_items(m, n, 20, 10, overlap=0.3, spread=2.5, tail=0.7, random_state=0)
     entry_table("binary", binary, 5)
     factors = rng.gamma(0.3, size=(m, 5)) @ rng.gamma(0.3, size=(5, n))
     entry_table("bounded", np.minimum(factors + 0.2 * rng.random((m, n)), 1.0), 5)
+    likes = np.sign(rng.standard_normal((m, 5)) @ rng.standard_normal((5, n)))
+    rated = rng.random((m, n)) < rng.beta(0.5, 4.5, (m, 1))
+    entry_table("signed", sp.csr_array(likes * rated), 5, (-1.0, 1.0))
 
 
-def entry_table(title, A, k):
-    """Neighbours differ in one entry of [0, 1]; a row has at most its norm."""
+def entry_table(title, A, k, bounds=(0.0, 1.0)):
+    """Neighbours differ in one entry within the bounds; a row has at most its norm."""
     X, rng = A.toarray() if sp.issparse(A) else A, np.random.default_rng()
-    unit, length = {"privacy_unit": "entry"}, float(np.linalg.norm(X, axis=1).max())
+    unit = {"privacy_unit": "entry", "unit_bound": bounds}
+    length = float(np.linalg.norm(X, axis=1).max())
 
     def ours(route):
         return lambda e: DPTruncatedSVD(k, epsilon=e, algorithm=route, **unit).fit(A).components_
 
-    methods = {
+    popular = {
         f"{k} most popular columns": lambda e: baselines.popular(A, k, e, DELTA, rng, entry=True),
         "column sums, and the largest": lambda e: baselines.popular(
             A, k, e, DELTA, rng, entry=True, sums_too=True
         ),
+    }
+    methods = (popular if bounds[0] == 0 else {}) | {
         "all entries with noise": lambda e: baselines.noisy_matrix(X, k, e, DELTA, rng),
         "row unit": lambda e: DPTruncatedSVD(k, epsilon=e, clip_norm=length).fit(A).components_,
         "DPTruncatedSVD": ours("auto"),
         "DPTruncatedSVD, alternating": ours("alternating"),
     }
-    if sp.issparse(A):
+    if sp.issparse(A) and bounds[0] == 0:
         methods["randomised response"] = lambda e: baselines.flipped_entries(X, k, e, rng)
     spectrum = planned.leading_values(X, k)
     compare(

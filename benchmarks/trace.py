@@ -270,10 +270,12 @@ def guessed(name, epsilon, seed):
     known, own, asked = column[~out], y[~out], column[out]
     mu, rng = mu_from_epsilon_delta(epsilon, DELTA), np.random.default_rng([seed, 2])
     model = DPTraceRegressor(2, matrix_shape=shape, epsilon=epsilon).fit(X[~out], own)
+    high = DPTraceRegressor(8, matrix_shape=shape, epsilon=epsilon).fit(X[~out], own)
     alone = DPTraceRegressor(2, matrix_shape=shape, epsilon=epsilon, fit_biases=False)
     exact = np.bincount(known, own, shape[1]) / np.maximum(np.bincount(known, None, shape[1]), 1)
     return y[out], {
         "DPTraceRegressor": model.predict(X[out]),
+        "a rank of 8": high.predict(X[out]),
         "without means of rows and columns": alone.fit(X[~out], own).predict(X[out]),
         "released means of columns": released_means(known, own, shape[1], mu, rng)[asked],
         "the same, shrunk": released_means(known, own, shape[1], mu, rng, shrunk=True)[asked],

@@ -18,8 +18,8 @@ from skdp.solvers.spectral import SUMS_ALONE
 
 # Detection limit of power iteration over the noise, measured for six shapes; mean degree of a graph
 # over the eigenvalue of its groups, where they can just be seen; the part of the budget that says
-# how large entries are, and how far from their bounds; and how far the detection limit of one
-# release may lie above that of a moment, as it shortens no rows and shows more below its limit.
+# how large entries are, and how far from their bounds; and, for entries of both signs, how far the
+# detection limit of one release may lie above others, as more is seen below it, and no row is cut.
 _STANDS_OUT, _USUAL_DEGREE, _SPREAD, _ABOVE_MOMENT = 1.7, 3.5, 0.04, 1.3
 
 
@@ -229,8 +229,8 @@ def choose_one_shot(
         name = "one_shot" if ours < wider * theirs else name
         mean = 0.1 if end.mean is None else end.mean
         sums = mean * unit.high * math.sqrt(math.prod(shape) * end.uneven)  # their singular value
-        # Right singular vectors of a wide table have more noise; an edge of a graph is in two sums.
         limit = min(ours, theirs)
+        # Right singular vectors of a wide table have more noise; an edge of a graph is in two sums.
         least = limit * max(shape[1] / shape[0], 1.0) ** 0.25 / (2 if graph else 1)
         # With less noise than what entries scatter by, directions beside the sums are seen.
         variance = max(mean * (1 - mean) - end.spread, 0.0)
