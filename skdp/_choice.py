@@ -208,33 +208,38 @@ def choose_one_shot(
     pure = estimator._checked_session(pure=estimator._offers_pure_dp())
     if pure.budget.exact:
         return other, f"{other}: there is no noise"
-    # One release has no use for a budget that others split into copies, so that is not compared.
-    k, session = int(estimator.n_components), estimator._checked_session(split=False)
-    ends, graph = [entries or Entries()], unit.kind.symmetric
+    # One release has no use for a budget that others split into copies; of signed entries it shows
+    # more than they do even so.
+    k, session = int(estimator.n_components), estimator._checked_session(split=unit.low == 0)
+    guess = Entries(mean=None if groups or unit.low < 0 else 0.1)
+    ends, graph = [entries or guess], unit.kind.symmetric
     products = _iterated_threshold(session, unit, k, n_answers)
     if not entries and not any(around()):
         if unit.low == 0:
-            both = [Entries(0.0, 0.0, shape[1]), Entries(0.25, 1.0)]
+            both = [Entries(0.0, 0.0, shape[1]), Entries(0.0, 0.5), Entries(0.25, 1.0)]
             ends = [*ends, Entries(0.25)] if groups else both
         elif moments:
             ends = [Entries(0.0, 0.0), Entries(0.0, 1.0)]
     found, pays = {}, session.law == "laplace"
     pays = pays or pure.budget.pure_epsilon * session.noise_multiplier > 2**0.5
     for end in ends:
-        routes = {other: products * end.uneven**0.25} | (moments(end) if moments else {})
-        name, theirs = min(routes.items(), key=itemgetter(1))
+        mean, signed = end.mean or 0.0, unit.low < 0
+        # With less noise than what entries scatter by, directions beside the sums are seen; but
+        # those below it are too alike for products with few columns, whatever their noise.
+        variance = mean if signed else max(mean * (1 - mean) - end.spread, 0.0)
+        scatter = _entries_limit(unit.largest * math.sqrt(variance), shape) * (not groups)
+        limit = products * end.uneven**0.25
+        routes = {other: limit if signed else max(limit, scatter)}
+        name, theirs = min((routes | (moments(end) if moments else {})).items(), key=itemgetter(1))
+        theirs = max(theirs, scatter) if name == other else theirs
         ours, theirs = _limits(pure, unit, shape, theirs, groups, end)
         said = f"detection limit {ours:.3g} by one_shot, {theirs:.3g} by {name}"
-        wider = _ABOVE_MOMENT if moments and unit.low < 0 else 1.0
+        wider = _ABOVE_MOMENT if moments and signed else 1.0
         name = "one_shot" if ours < wider * theirs else name
-        mean = 0.1 if end.mean is None else end.mean
         sums = mean * unit.high * math.sqrt(math.prod(shape) * end.uneven)  # their singular value
         limit = min(ours, theirs)
         # Right singular vectors of a wide table have more noise; an edge of a graph is in two sums.
         least = limit * max(shape[1] / shape[0], 1.0) ** 0.25 / (2 if graph else 1)
-        # With less noise than what entries scatter by, directions beside the sums are seen.
-        variance = max(mean * (1 - mean) - end.spread, 0.0)
-        scatter = _entries_limit(unit.high * math.sqrt(variance), shape)
         hidden = limit > scatter and least > SUMS_ALONE[k > 1] * sums
         if pays and unit.low == 0 and not groups and hidden:
             known = f"singular value {sums:.3g} of column sums; " * (entries is not None)

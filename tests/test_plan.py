@@ -182,6 +182,22 @@ def of_interactions(estimator, n, d, nnz):
     return plan.error, lost
 
 
+def of_likes(estimator, n, d, nnz):
+    """Likes and dislikes by three factors, in cells that are known at random."""
+    rng = np.random.default_rng(5)
+    likes = np.sign(rng.standard_normal((n, 3)) @ rng.standard_normal((3, d)))
+    X = likes * (rng.random((n, d)) < nnz / (n * d) * rng.gamma(1.0, size=(n, 1)))
+    values = np.linalg.svd(X, compute_uv=False) ** 2
+    signal = float(values[: estimator.n_components].sum() / values.sum())
+    plan = estimator.plan(n, d, nnz=np.count_nonzero(X), signal=signal)
+
+    def lost():
+        V = clone(estimator).fit(X).components_
+        return 1 - np.sum((X @ V.T) ** 2) / values[: len(V)].sum()
+
+    return plan.error, lost
+
+
 def of_table(estimator, n, d):
     """Correlated columns in units of their own, and a target of noisy factors."""
     rng = np.random.default_rng(5)
@@ -272,6 +288,12 @@ COMPARED = {
     ),
     "interactions": lambda: of_interactions(
         skdp.DPTruncatedSVD(10, privacy_unit="interaction"), 3000, 300, 60_000
+    ),
+    "signed entries": lambda: of_likes(
+        skdp.DPTruncatedSVD(3, privacy_unit="entry", unit_bound=(-1, 1), epsilon=3),
+        1000,
+        150,
+        20_000,
     ),
     "ridge, small budget": lambda: of_table(skdp.DPRidge(epsilon=0.5), 3000, 8),
     "ridge classifier": lambda: of_table(

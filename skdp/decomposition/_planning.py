@@ -36,7 +36,8 @@ class DecompositionPlans(PlansMixin):
     None lets shares fall like 1/i; other units: the singular value of each component), or
     `spectrum` (the variances in all directions; the singular values), `skew` (rows: skewness of
     each column), `nnz` (how many numbers of a sparse matrix are not 0: histories with popular
-    columns), `apart` (whether factors of these share no column).
+    columns, whose signs follow factors if both are in the bounds), `apart` (whether factors of
+    these share no column).
     """
 
     _measure = MEASURE
@@ -71,20 +72,23 @@ class DecompositionPlans(PlansMixin):
         """Draw sparse rows of ones, or the graph or matrix that they are."""
         (n, d), unit = shape, unit_of(self)
         rows, ones = _plan.histories_of(n, nnz) if unit.in_one_row else (n, nnz)
-        draw = partial(_made.made_histories, n=rows, d=d, nnz=ones, apart=apart)
-        tail, k = _made.TAIL, n_planned(self, d)
+        k, ends = n_planned(self, d), bound_of(self) if unit.bound is INTERVAL else (0, 1)
+        signed = ends[0] < 0 < ends[1]
+        draw = partial(_made.made_signs, k=k) if signed else _made.made_histories
+        draw = partial(draw, d=d, apart=apart)
+        fact, usual, most = ("clear", 1.0, 8.0) if signed else ("tail", _made.TAIL, 2.5)
         if signal is not None:
-            few = partial(draw, n=min(rows, 2000), nnz=max(ones * min(rows, 2000) // rows, 1))
-            tail = _made.exponent(
-                lambda a: _held(few(np.random.default_rng(0), tail=a), k), signal, 2.5
+            least = min(rows, 2000)
+            few = partial(draw, n=least, nnz=max(ones * least // rows, 1))
+            usual = _made.exponent(
+                lambda a: _held(few(np.random.default_rng(0), **{fact: a}), k), signal, most
             )
-        X = draw(rng, tail=tail)
+        X = draw(rng, n=rows, nnz=ones, **{fact: usual})
         if unit.symmetric:
             X = sp.triu(X, 1)
             X = sp.csr_array(X + X.T)
         if unit.bound is INTERVAL:
-            low, high = bound_of(self)
-            X = sp.csr_array(X * float(high or low))
+            X = sp.csr_array(X * float(ends[1] or ends[0]))
         elif isinstance(clip := getattr(self, "clip_norm", None), float) and unit.by_rows:
             X = _made.of_length(X, clip if math.isfinite(clip) else 1.0)
         seen = X
@@ -93,7 +97,8 @@ class DecompositionPlans(PlansMixin):
             lengths = np.sqrt(np.maximum(np.diff(X.indptr), floor))
             seen = sp.csr_array(sp.diags_array(1 / lengths) @ X)
         kind = "latent factors that " + ("share no column" if apart else "overlap")
-        said = f"rows with {nnz} ones; the popularity of columns decays as rank^-{tail:.2g}; "
+        decay = _made.TAIL if signed else usual
+        said = f"rows with {nnz} ones; the popularity of columns decays as rank^-{decay:.2g}; "
         return PlanData(
             partial(_plan.fit_rows, X=X), _made.captured(seen), (said + kind,), n / rows
         )

@@ -286,7 +286,7 @@ def unit_route(estimator, shape, entries=None):
         return "alternating", "alternating: there is no noise, or there are too many entries"
     if name != "auto":
         return name, f"{name}: set by the parameter"
-    moments, session = None, estimator._checked_session(split=False)
+    moments, session = None, estimator._checked_session(split=changed.low == 0)
     if unit.reads_clip_norm and not (pure or session.budget.exact):
         moments = partial(moment_thresholds, estimator, session, changed, shape)
     return _choice.choose_one_shot(

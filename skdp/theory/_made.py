@@ -143,6 +143,15 @@ def made_histories(
     return drawn_histories(rng, lengths.astype(np.int64), popularity, _FACTORS, **facts)
 
 
+def made_signs(rng: np.random.Generator, *, k: int, clear: float, **facts: Any) -> Any:
+    """Draw histories whose numbers are 1 or -1, by k factors `clear` times as large as chance."""
+    X = made_histories(rng, **facts).tocoo()
+    left, right = (rng.standard_normal((size, k)) for size in X.shape)
+    mean = np.sum(left[X.row] * right[X.col], axis=1) * (clear / math.sqrt(k))
+    X.data = np.sign(mean + rng.standard_normal(X.nnz))
+    return X.tocsr()
+
+
 def of_length(X: Any, length: float = 1.0) -> Any:
     """Scale binary rows to a length."""
     return sp.csr_array(sp.diags_array(length / np.sqrt(np.maximum(np.diff(X.indptr), 1))) @ X)

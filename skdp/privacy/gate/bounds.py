@@ -296,7 +296,8 @@ class PrivacyBudget:
     pure_epsilon : float, default=0.0
         Epsilon set aside for pure parts (exponential mechanism) next to Gaussian releases.
     split : bool, default=False
-        Whether a huge budget is split into copies, for sessions whose noise all comes from grants.
+        Whether a huge budget, without the pure part, is split into copies, for sessions whose noise
+        all comes from grants.
 
     Attributes
     ----------
@@ -332,9 +333,14 @@ class PrivacyBudget:
         elif delta == 0:
             pure = min(epsilon, MAX_EPSILON)
         else:
-            copies = _best_copies(epsilon, delta) if self.split and pure == 0.0 else 1
-            mu, charge, pure = _mu_of_copy(epsilon, delta, pure, copies)
-            mu, charge = math.sqrt(copies) * mu, copies * charge
+            mu, charge, pure = _mu_of_copy(epsilon, delta, pure, 1)
+            most = _best_copies(epsilon - pure, delta) if self.split else 0
+            if most > 1 or (most and pure):
+                each, of_copy, _ = _mu_of_copy(epsilon - pure, delta, 0.0, most)
+                # The sampler's charge of a copy covers its errors in the pure part, too.
+                covered = calibration_epsilon((epsilon - pure) / most, delta / most) >= pure
+                if covered and math.sqrt(most) * each > mu:
+                    mu, charge, copies = math.sqrt(most) * each, most * of_copy, most
         names = ("epsilon", "delta", "pure_epsilon", "mu", "sampler_delta", "copies")
         for name, value in zip(names, (epsilon, delta, pure, mu, charge, copies), strict=True):
             object.__setattr__(self, name, value)

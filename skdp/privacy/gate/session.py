@@ -546,7 +546,8 @@ class PrivacySession:
         longest adds.
         """
         used = max((shares := self.shares)["pure"], most) * self.budget.pure_epsilon
-        self.budget = bounds.PrivacyBudget(self.budget.epsilon, self.open[-1].value, used)
+        epsilon, (_, delta) = self.budget.epsilon, self.open[-1]
+        self.budget = bounds.PrivacyBudget(epsilon, delta, used, split=True)
         shares.update(pure=1.0, gaussian=shares["gaussian"] + (used > self.budget.pure_epsilon))
 
     def mu(self, share: float) -> float:
@@ -661,11 +662,12 @@ class PrivacySession:
         """Return the receipt of everything granted so far."""
         budget = self.budget
         losses = self._snapped(accounting.compose(entry.loss for entry in self.ledger))
-        exact = math.inf if losses else 0.0
-        epsilon = exact if budget.exact else self._composed_epsilon(losses)
+        epsilon = math.inf if losses else 0.0
         delta, drawn = budget.delta, budget.sampler_delta > 0.0 and not self.open
         if self.open:  # its delta covers the sampler
             (_, epsilon), (_, delta) = losses = self.open
+        elif not budget.exact:
+            epsilon = self._composed_epsilon(losses)
         distance = budget.copies * bounds.SAMPLER_DISTANCE * drawn
         return PrivacySpent(
             epsilon, delta, losses, adjacency=self.adjacency, unit=self.unit,

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
-from skdp.privacy.gate.bounds import MAX_DRAWS, Bound, PrivacyBudget, gaussian_step, laplace_step
+from skdp.privacy.gate.bounds import (
+    MAX_DRAWS,
+    Bound,
+    PrivacyBudget,
+    calibration_epsilon,
+    gaussian_step,
+    laplace_step,
+)
 from skdp.privacy.noise import integers as noise
 from tools.gate import VECTOR, new_session
 from tools.outcomes import refuses
@@ -83,7 +90,9 @@ def test_a_huge_epsilon_is_split_into_copies():
         assert budget.sampler_delta == pytest.approx(r * copy.sampler_delta, rel=1e-9, abs=0)
         assert budget.mu <= mu_from_epsilon_delta(budget.epsilon, 1e-6)
     assert PrivacyBudget(1000.0, 1e-6).copies == 1  # nobody asked for it
-    assert PrivacyBudget(1000.0, 1e-6, 1.0, split=True).copies == 1  # a choice is made once
+    pure = [PrivacyBudget(e, 1e-6, 1.0, split=split) for e in (30.0, 1000.0) for split in (0, 1)]
+    assert pure[0].mu == pure[1].mu  # a pure part is paid once; what is left is split
+    assert pure[3].mu == PrivacyBudget(999.0, 1e-6, split=True).mu > 4 * pure[2].mu
 
 
 @pytest.mark.parametrize("delta", [3e-22, 1e-21, 1e-20, 1e-18])
@@ -94,6 +103,10 @@ def test_copies_have_a_delta_that_covers_the_sampler(delta):
     for budget in budgets:
         assert budget.mu >= PrivacyBudget(budget.epsilon, delta).mu
         assert budget.sampler_delta < delta
+        mixed = PrivacyBudget(budget.epsilon, delta, 0.4 * budget.epsilon, split=True)
+        pure, copies = mixed.pure_epsilon, mixed.copies
+        each = calibration_epsilon((mixed.epsilon - pure) / copies, delta / copies)
+        assert copies == 1 or each >= pure  # errors of the pure part count e^pure times
 
 
 BAD = {

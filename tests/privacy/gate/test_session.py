@@ -284,6 +284,28 @@ def test_first_answers_may_take_a_delta():
         assert (less.budget.mu, less.left("pure")) == (gate.budget.mu, 0)
 
 
+@pytest.mark.parametrize("delta", [1e-9, 1e-6])
+def test_noise_after_pure_answers_falls_as_epsilon_grows(delta):
+    """Also beyond what one sample may be calibrated to: the copies and the pure part add up."""
+    last = 0.0
+    for epsilon in (1.0, 30.0, 60.0, 100.0, 1000.0):
+        gate = session(epsilon, delta=0.0)
+        gate.leave_open(delta)
+        gate.release(constant(VECTOR), 0.06)
+        used = gate.ledger[0].loss.value
+        gate.take_delta()
+        answer, budget = gate.release(constant(VECTOR), 1.0), gate.budget
+        copies, mu = budget.copies, VECTOR.l2 / answer.noise_scale
+        assert mu > last and (copies > 1) == (epsilon > 50)
+        assert mu <= budget.mu * (1 + 1e-9)
+        of_copy = delta_from_losses([("gaussian", mu / copies**0.5)], (epsilon - used) / copies)
+        if copies > 1:
+            assert copies * of_copy + budget.sampler_delta <= delta
+            assert (epsilon - used) / copies >= used  # so its charge covers the pure part
+        assert gate.spent().epsilon == epsilon and gate.spent().delta == delta
+        last = mu
+
+
 def test_a_session_that_may_take_a_delta_owes_all_of_it(monkeypatch):
     """For all its ledger lines: by themselves they do not compose with other fits."""
     gate, settled, told = session(delta=0.0), [], []
