@@ -58,7 +58,8 @@ def _one_shot_threshold(session: Any, unit: Any, m: int, n: int, spread: float) 
     epsilon, scale = session.budget.pure_epsilon, math.inf
     if unit.bounded and unit.low == 0 < unit.high:
         deviation = flip_deviation(epsilon)
-        if cells_of(unit, (m, n)) * flip_probability(deviation) <= MAX_FLIPS:
+        left = flip_deviation((1 - 1.5 * _SPREAD) * epsilon)  # after facts, which raise no error
+        if cells_of(unit, (m, n)) * flip_probability(left) <= MAX_FLIPS:
             scale = unit.high * math.hypot(deviation, math.sqrt(spread))
     whole = unit.kind.single and (unit.bounded or not unit.kind.pair)
     if session.budget.pure and whole and is_small((m, n)):
