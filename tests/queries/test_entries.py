@@ -316,6 +316,17 @@ def test_ritz(unit, public):
     assert worst_l1 <= 1.0
 
 
+def test_rounding_of_all_entries_is_in_the_bound_of_a_mixed_change():
+    """If all are rounded up in one of two neighbours, each sum of n entries moves n times that."""
+    n, unit = 100, MatrixUnit("mixed")
+    worst = 0.0
+    for place in np.linspace(0.0, 2.0**-19, 17):
+        before, after = (np.full((n, n), place + more) for more in (0.0, n**-1.5 * (1 - 1e-9)))
+        asks = [NormQuery(A, unit).right(np.ones((n, 1))) for A in (before, after)]
+        worst = max(worst, change_over_bound(*asks))
+    assert 1 - 2.0**-13 <= worst <= 1
+
+
 def test_rounding_of_a_short_second_row_is_in_the_bound_of_a_pair():
     X = np.eye(N, K) * [[1.0, 1e-8]]  # of which a third more is left after rounding
     unit, pairs = MatrixUnit("edge_change", sensitivity=0.7), pairs_of("edge_change", X, 0.7)

@@ -231,7 +231,7 @@ def test_the_receipt_adds_up():
     half = session()
     half.release(constant(VECTOR), 0.5)
     assert half.spent().epsilon < 0.75
-    half.pay(LedgerEntry("vector", "gaussian", 2.0, 1.0, Loss("gaussian", 5.0)), 0.1)
+    half.pay(LedgerEntry("vector", "gaussian", 2.0, 1.0, Loss("gaussian", half.budget.mu)), 0.1)
     refuses(PrivacyError, "more was granted", half.spent)
 
 
@@ -340,6 +340,17 @@ def test_seeded_noise_differs_between_budgets():
     assert np.abs(a - b).max() > 0.1
     again = session(1.0, source=SeededSource(0)).release(constant(VECTOR), 1.0)
     assert np.array_equal(again.value, drawn[0].value)
+
+
+def test_seeded_noise_differs_between_releases():
+    """Of one name and scale: the difference of two answers would be exact."""
+    gate = session(pure=0.5, source=SeededSource(0))
+    first, second = (gate.release(constant(VECTOR), 0.5) for _ in range(2))
+    assert first.noise_scale == second.noise_scale and not np.any(first.value == second.value)
+    assert len({gate.choose(scores([0.0, 0.0, 0.0]), 0.05) for _ in range(20)}) == 3
+    pure, cells = session(delta=0.0, source=SeededSource(0)), Bound("cells", (50, 50), 1.0, cells=1)
+    drawn = [pure.grant(cells, 0.25).draw() for _ in range(2)]
+    assert not np.array_equal(*drawn)
 
 
 def test_card_says_seeded_first():
