@@ -230,8 +230,10 @@ def choose_one_shot(
         variance = mean if signed else max(mean * (1 - mean) - end.spread, 0.0)
         size = min(unit.largest, unit.alpha)  # of an entry without bounds, about what may change
         scatter = _entries_limit(size * math.sqrt(variance), shape) * (not groups)
-        routes = {other: max(products * end.uneven**0.25, scatter)}
+        limit = products * end.uneven**0.25
+        routes = {other: limit if signed else max(limit, scatter)}
         name, theirs = min((routes | (moments(end) if moments else {})).items(), key=itemgetter(1))
+        theirs = max(theirs, scatter) if name == other else theirs
         ours, theirs = _limits(pure, unit, shape, theirs, groups, end)
         said = f"detection limit {ours:.3g} by one_shot, {theirs:.3g} by {name}"
         wider = _ABOVE_MOMENT if moments and signed else 1.0
