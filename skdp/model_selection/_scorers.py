@@ -165,7 +165,7 @@ class PrivateScorer:
     Notes
     -----
     Losses are computed row by row, so that no bit depends on other rows, as it does in a batched
-    prediction. This is fast for the models of this package, also for data frames of numbers and
+    prediction. This is fast for most models of this package, also for data frames of numbers and
     text behind steps that `check_pipeline` has proven. Others take 0.1 to 10 ms per row.
 
     Examples
