@@ -58,7 +58,8 @@ def _one_shot_threshold(session: Any, unit: Any, m: int, n: int, spread: float) 
     epsilon, scale = session.budget.pure_epsilon, math.inf
     if unit.bounded and unit.low == 0 < unit.high:
         deviation = flip_deviation(epsilon)
-        if cells_of(unit, (m, n)) * flip_probability(deviation) <= MAX_FLIPS:
+        left = flip_deviation((1 - 1.5 * _SPREAD) * epsilon)  # after facts, which raise no error
+        if cells_of(unit, (m, n)) * flip_probability(left) <= MAX_FLIPS:
             scale = unit.high * math.hypot(deviation, math.sqrt(spread))
     whole = unit.kind.single and (unit.bounded or not unit.kind.pair)
     if session.budget.pure and whole and is_small((m, n)):
@@ -229,8 +230,10 @@ def choose_one_shot(
         variance = mean if signed else max(mean * (1 - mean) - end.spread, 0.0)
         size = min(unit.largest, unit.alpha)  # of an entry without bounds, about what may change
         scatter = _entries_limit(size * math.sqrt(variance), shape) * (not groups)
-        routes = {other: max(products * end.uneven**0.25, scatter)}
+        limit = products * end.uneven**0.25
+        routes = {other: limit if signed else max(limit, scatter)}
         name, theirs = min((routes | (moments(end) if moments else {})).items(), key=itemgetter(1))
+        theirs = max(theirs, scatter) if name == other else theirs
         ours, theirs = _limits(pure, unit, shape, theirs, groups, end)
         said = f"detection limit {ours:.3g} by one_shot, {theirs:.3g} by {name}"
         wider = _ABOVE_MOMENT if moments and signed else 1.0

@@ -56,7 +56,8 @@ def interaction_route(estimator, shape, degree=None):
     (name,) = ends
     if name == "moment":
         return _moment_route(estimator, estimator._checked_session(), shape, degree or 1)[:2]
-    said = "less noise" if name == "one_shot" else "other directions are below the noise"
+    said = "other directions are below the noise, or cells too many to flip"
+    said = "less noise" if name == "one_shot" else said
     return name, f"{name}: {said}, at {degree or 'any number of'} items of a user"
 
 
@@ -76,18 +77,19 @@ def _best_at(estimator, shape, degree):
         return "moment"
     cells, pure = 2 if estimator.adjacency == "replace" else 1, session.budget.pure_epsilon
     s, few, small = one_shot.flip_deviation(pure / cells), False, False
+    left = one_shot.flip_deviation((1 - _SHARES["degree"]) * pure / cells)
+    many = m * n * one_shot.flip_probability(left) > _choice.MAX_FLIPS  # a grant would refuse them
     if estimator.delta > 0:
         *_, noise, columns = _moment_route(estimator, estimator._checked_session(), shape, degree)
         few = m * math.sqrt(estimator.n_components) < 2 * spectral.MOMENT_SIGNAL * noise
         length, unit = noise * math.sqrt(columns) * degree, s * s * n
-        flips = m * n * one_shot.flip_probability(s)
-        small = flips > _choice.MAX_FLIPS or length * (length - unit) <= 2 * unit * m * s * s
+        small = many or length * (length - unit) <= 2 * unit * m * s * s
     square, noise = m * degree**2 / n, n * s * s
     shown = (square**2 - m * noise * s * s) / (square * (square + noise))
     hidden = shown < 0.9 and pure > one_shot.LEAST_PURE * n
     if small and not (few and hidden):
         return "moment"
-    return "sums" if hidden else "one_shot"
+    return "sums" if hidden or many else "one_shot"
 
 
 def _moment_route(estimator, session, shape, floor):

@@ -77,13 +77,13 @@ def check_fitted_whole(estimator):
 def planned_fit(part, with_groups=False):
     """Return the public ledger line of one fit of a private estimator, before it happens."""
     plan = part.plan() if hasattr(part, "planned_losses") else None
-    losses, sessions = (plan.losses, plan.sessions) if plan else (_planned_losses(part), 1)
+    losses, sessions = (plan.losses, plan.sessions) if plan else _planned_losses(part)
     meaning, seeded = meaning_of(part, with_groups), part.random_state is not None
     return LedgerFit(type(part).__name__, *meaning, losses, seeded, sessions=sessions)
 
 
 def _planned_losses(part):
-    """Return the losses that one fit spends at most.
+    """Return the losses that one fit spends at most, and how many samplers draw its noise.
 
     If the shape of X or the first releases decide whether a fit is Gaussian or pure, or if it draws
     random sketches, these are the losses of any (epsilon, delta)-DP mechanism. Inside a ledger they
@@ -94,8 +94,8 @@ def _planned_losses(part):
     alone = not any(around())
     budget = PrivacyBudget(part.epsilon, delta, split=alone and part._splits_budget)
     if alone and kinds not in (("gaussian",), ("pure",)) and budget.delta and not budget.exact:
-        return (Loss("pure", budget.epsilon), Loss("delta", budget.delta))
-    return planned(budget)
+        return (Loss("pure", budget.epsilon), Loss("delta", budget.delta)), 1
+    return planned(budget), budget.copies
 
 
 def meaning_of(part, with_groups=False):

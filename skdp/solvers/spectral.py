@@ -261,7 +261,9 @@ def by_sums(
     n, d, least = noise.n, len(sums.value), CLEAR * math.sqrt(2 * len(sums.value))
     edge = symmetric_noise_edge(noise.psd * noise.clip_norm**2 / math.sqrt(share), columns)
     square = float(sums.value @ sums.value) - (d + least) * sums.noise_scale**2
-    shown = SUMS_ALONE[k > 1] ** 2 * max(square, (n * noise.clip_norm / 2) ** 2 / d)
+    # Independent entries scatter: the largest square of one direction exceeds its mean by so much.
+    scatter = n * noise.clip_norm**2 * (1 + 2 * math.sqrt(max(n, 0.0) / d))
+    shown = SUMS_ALONE[k > 1] ** 2 * max(square, (n * noise.clip_norm / 2) ** 2 / d, scatter)
     if not noise.psd or n * edge <= shown:
         return None, share
     part = min(share * min(CLIP_SHARE, (8 * noise.psd / n) ** 2), (share - spare) / 4)

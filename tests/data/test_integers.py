@@ -320,6 +320,7 @@ def test_public_matrix_and_its_norms_are_exact(scale, rng):
     V = rng.standard_normal((6, 3)) * scale
     matrix = PublicMatrix(V)
     np.testing.assert_allclose(matrix.norms, np.linalg.svd(V, compute_uv=False)[:2], rtol=1e-6)
+    assert 2.0**25 <= np.linalg.norm(matrix.integers, 2) <= 1.001 * 2.0**26  # and no bit more
     Z = rng.integers(-(2**20), 2**20, (40, 6)).astype(np.float64)
     whole = matrix.multiply(Z)
     np.testing.assert_allclose(whole, Z @ V, rtol=0, atol=1e-6 * np.abs(Z @ V).max())

@@ -12,13 +12,14 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import TruncatedSVD
 from sklearn.preprocessing import normalize
 
-from skdp import DPPCA, DPLowRankFactorizer, DPTruncatedSVD, PrivacyLedger
+from skdp import DPPCA, DPLowRankFactorizer, DPTruncatedSVD, PrivacyLedger, _choice
 from skdp._choice import Entries, released_columns
 from skdp.answer import Answer
 from skdp.datasets import make_interactions, make_user_items
 from skdp.decomposition._unit_fits import unit_route
 from skdp.exceptions import PrivacyError, UtilityWarning
 from skdp.privacy.accounting.losses import compose, delta_from_losses
+from skdp.privacy.noise import integers
 from skdp.queries.entries import MatrixUnit
 from skdp.solvers.postprocess import user_level_mu
 from skdp.testing import (
@@ -308,6 +309,19 @@ def test_few_users_have_their_budget_on_item_counts(rng, delta, epsilon):
     with fixed_noise(0), null_release():  # the route follows from a released number
         first, second = (fit(data, epsilon=1.0, **options) for data in (R[:100], 1 - R[:100]))
     assert first.releases_ == second.releases_ and first.releases_[-1].name == "item_counts"
+
+
+@pytest.mark.parametrize("unit", ["entry", "interaction"])
+def test_facts_leave_a_budget_for_which_cells_are_few_enough_to_flip(monkeypatch, rng, unit):
+    """Once they are paid no grant is refused: so many flips take all of the budget at least."""
+    most = 80 * 80 / (1 + math.exp(1.4))
+    X, names = (rng.random((80, 80)) < 0.3).astype(float), []
+    for factor in (1.001, 2.0):
+        for module in (_choice, integers):
+            monkeypatch.setattr(module, "MAX_FLIPS", factor * most)
+        svd = fit(X, 8, privacy_unit=unit, epsilon=1.4, delta=0.0)
+        names.append(svd.releases_[-1].name)
+    assert names[0] != names[1] == "randomized_entries"
 
 
 @pytest.mark.parametrize(("algorithm", "route"), [("auto", "alternating"), ("one_shot",) * 2])

@@ -254,11 +254,13 @@ def test_what_cannot_be_counted_is_refused(search, groups, match):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_the_cost_covers_the_sampler_as_receipts_do():
+@pytest.mark.parametrize("epsilon", [1.0, 100.0])  # or of copies, each with a sampler of its own
+def test_the_cost_covers_the_sampler_as_receipts_do(epsilon):
     """Where delta is so small that the noise of the sampler differs from its law by more."""
-    model = pca(adjacency="replace")
+    model = pca(adjacency="replace", epsilon=epsilon)
     spent = model.fit(X).privacy_spent_
     cost = search_cost(model, 90, cv=[(np.arange(50), np.arange(50, 90))])
+    assert cost._spent.sampler_tv_distance == spent.sampler_tv_distance
     for delta in (1e-6, 1e-15, 1e-19, 1e-23):
         assert cost.epsilon(delta) >= spent.epsilon_at(delta)
     assert cost.epsilon(1e-23) == math.inf

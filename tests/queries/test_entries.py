@@ -212,6 +212,30 @@ def test_an_entry_of_the_other_sign_makes_an_orthogonal_row():
     assert 0.999 < change_over_bound(*asked) <= 1
 
 
+def test_an_entry_moves_the_norm_of_its_row_from_one_side_to_the_other():
+    """Under add_remove, too: a row is there before and after."""
+    unit = MatrixUnit("entry", "add_remove", -0.5, 2.0)
+    rows = (np.array([[0.1, entry]]) for entry in (0.0, 2.0))
+    asked = (EntryRowQuery(A, unit).kept_below(1.0) for A in rows)
+    assert 0.999 < change_over_bound(*asked) <= 1
+
+
+def test_a_pair_moves_a_core_from_both_sides():
+    A = np.zeros((2, N, N))
+    A[1, 0, 1] = 1.0
+    one, other = (EntryQuery(each, UNITS[2]).core(*2 * [np.ones((N, 1))]) for each in A)
+    moved = np.abs(one.answer(STEP) - other.answer(STEP)).sum()
+    assert 0.999 < moved / one.bound.l1_steps(STEP) <= 1
+
+
+def test_the_float_errors_of_long_sums_are_in_the_bound():
+    """Sums of a million products; another entry may change the bits of each."""
+    query = EntryQuery(sp.csr_array((10**6, 10**6)), MatrixUnit("entry"))
+    bound = query.right(np.ones((10**6, 1))).bound
+    error = 2 * 10**6 * 2.0**-53 * 10**9  # of both neighbours, in a million sums
+    assert bound.l2 >= 1 + error and bound.l1 >= 1 + 1000 * error
+
+
 def test_kept_columns_of_entries_are_clipped_after_the_selection():
     A = RNG.uniform(0.0, 1.0, (M, N))
     query = EntryRowQuery(A, MatrixUnit("entry")).columns(np.array([5, 1, 3])).clipped(0.8)
@@ -314,6 +338,17 @@ def test_ritz(unit, public):
     parallel = public in ("parallel_rows", "column", "ones")  # there the two rows are parallel
     assert (0.95 if parallel and unit.name != "mixed" else 0.0) <= worst <= 1.0
     assert worst_l1 <= 1.0
+
+
+def test_rounding_of_all_entries_is_in_the_bound_of_a_mixed_change():
+    """If all are rounded up in one of two neighbours, each sum of n entries moves n times that."""
+    n, unit = 100, MatrixUnit("mixed")
+    worst = 0.0
+    for place in np.linspace(0.0, 2.0**-19, 17):
+        before, after = (np.full((n, n), place + more) for more in (0.0, n**-1.5 * (1 - 1e-9)))
+        asks = [NormQuery(A, unit).right(np.ones((n, 1))) for A in (before, after)]
+        worst = max(worst, change_over_bound(*asks))
+    assert 1 - 2.0**-13 <= worst <= 1
 
 
 def test_rounding_of_a_short_second_row_is_in_the_bound_of_a_pair():

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from skdp._limits import LARGEST
 from skdp.data import blocks
 from skdp.data import units as grouped_rows
-from skdp.data.integers import FINEST_UNIT, ExactProduct
+from skdp.data.integers import FINEST_UNIT, ExactProduct, PublicMatrix
 from skdp.data.units import GroupRows, in_memory
 from skdp.data.views import GroupMap, RecordForm, RowScale, TargetScale
 from skdp.exceptions import PrivacyError
@@ -423,6 +423,18 @@ def test_the_floor_of_a_trace_moves_by_a_step_more_than_a_row():
     assert seen(query(np.eye(D), "add_remove")).square_sum().answer(1e-30) == LARGEST
 
 
+def test_a_known_moment_is_projected_within_its_bound(monkeypatch):
+    """What its floors add is in the bound, and it is told how large the moment of a row is."""
+    q, grid, given = query(np.eye(D), "add_remove", C=2.0), PublicMatrix(V), []
+    monkeypatch.setattr(PublicMatrix, "projected", lambda _, *known: given.append(known[1:]))
+    bounded = seen(q).projected_gram(V)
+    bounded.answer(1e-6)
+    assert given == [pytest.approx((1e-3, 4e9))]
+    wider, slack = grid.rounding
+    assert bounded.bound.l2 >= 4 * grid.norms[0] ** 2 * (1 + wider) > 4 * (1 + 1e-7)
+    assert bounded.bound.slack == slack == K
+
+
 def test_floors_of_sums_move_all_columns_by_a_step():
     """Rows of a group that are all rounded up exceed the clip norm."""
     sums, fewer = (query(np.full((n, 4), 0.5), "add_remove").sums() for n in (201, 200))
@@ -566,6 +578,15 @@ def test_a_tangent_is_clipped_at_any_scale(unit, C):
     for level in (C * C / 50, math.inf):
         assert 0.9 < change_over_bound(*(q.product(level) for q in queries)) <= 1
     assert queries[0].sizes_above(C * C / 4).answer(1.0) == 1
+
+
+def test_sizes_count_what_is_not_orthonormal():
+    """A row near the span of columns longer than 1: the core that is removed is shorter."""
+    more = 2e-4
+    row = V[:, :1].T + math.sqrt(1 / 64 + 2 * more) * OUTSIDE
+    rows = (query(X, "add_remove", C=2.0) for X in (row, np.zeros((1, D))))
+    asked = (q.tangent((1 + more) * V, math.inf).product(0.05) for q in rows)
+    assert 0.95 < change_over_bound(*asked) <= 1
 
 
 @pytest.mark.thorough

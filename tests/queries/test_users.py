@@ -268,6 +268,7 @@ def test_all_parts_and_the_rounding_of_each_user_that_changes_are_paid_for():
     for adjacency, n in (("add_remove", 1), ("replace", 2)):
         bound = query_of([], adjacency).sums("s", None, (((3,), 2.0), ((2,), 1.0))).bound
         assert (bound.l2, bound.slack) == (pytest.approx(n * 5**0.5), n * 5**0.5 / 2)
+        assert (bound.l1, bound.l1_slack) == (pytest.approx(n * 5), n * 5 / 2)
 
 
 @pytest.mark.parametrize("container", [sp.csr_array, sp.csr_matrix, np.asfortranarray])

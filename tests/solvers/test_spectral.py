@@ -135,6 +135,17 @@ def test_sums_alone_are_used_where_a_moment_shows_less(rng):
             assert np.all(abs(np.diag(inside.value) - true) < 4 * inside.noise_scale)
 
 
+@pytest.mark.parametrize(("scale", "alone"), [(0.2, True), (0.06, False)])
+def test_a_moment_shows_what_even_entries_scatter_by(scale, alone, rng):
+    """The sums of even columns are small: other directions hold more, by chance alone."""
+    X = np.eye(250)[rng.integers(0, 250, 300)]
+    ask, _ = rows(X, scale)
+    found, _ = spectral.by_sums(ask, ask.sums(share=0.1), 250, 3, 0.9, noisy(scale, 300.0))
+    assert bool(found) is alone
+    if not alone:
+        assert loss(X, spectral.gram_subspace(ask, 250, 3, 0.9, noisy(scale, 300.0))[0]) < 0.4
+
+
 def test_a_count_of_rows_leaves_a_part_for_the_last_step(rng):
     """However large the share is that sums alone may have too."""
     X = rng.standard_normal((300, 120)) / 12

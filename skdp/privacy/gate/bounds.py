@@ -297,7 +297,7 @@ class PrivacyBudget:
         Epsilon set aside for pure parts (exponential mechanism) next to Gaussian releases.
     split : bool, default=False
         Whether a huge budget, without the pure part, is split into copies, for sessions whose noise
-        all comes from grants.
+        all comes from grants. The pure part may then be larger: it was spent before.
 
     Attributes
     ----------
@@ -333,14 +333,15 @@ class PrivacyBudget:
         elif delta == 0:
             pure = min(epsilon, MAX_EPSILON)
         else:
-            mu, charge, pure = _mu_of_copy(epsilon, delta, pure, 1)
+            mu, charge, least = _mu_of_copy(epsilon, delta, pure, 1)
             most = _best_copies(epsilon - pure, delta) if self.split else 0
             if most > 1 or (most and pure):
+                # Given the pure part, whose sampler has no error, each copy holds as if alone.
                 each, of_copy, _ = _mu_of_copy(epsilon - pure, delta, 0.0, most)
-                # The sampler's charge of a copy covers its errors in the pure part, too.
-                covered = calibration_epsilon((epsilon - pure) / most, delta / most) >= pure
-                if covered and math.sqrt(most) * each > mu:
+                if least < pure or math.sqrt(most) * each > mu:
                     mu, charge, copies = math.sqrt(most) * each, most * of_copy, most
+                    least = pure
+            pure = least
         names = ("epsilon", "delta", "pure_epsilon", "mu", "sampler_delta", "copies")
         for name, value in zip(names, (epsilon, delta, pure, mu, charge, copies), strict=True):
             object.__setattr__(self, name, value)

@@ -130,18 +130,6 @@ def symmetrise(value: NDArray[Any]) -> None:
         value[start:, rows] = part.T
 
 
-def squares(total: int) -> list[int]:
-    """Return a few numbers whose squares add to a total.
-
-    With one more, 1, they are the a_i of `Grant.draw`: sum a_i X_i has the law of total + 1 draws
-    X. Proof: X, discrete Gaussian, has the characteristic function exp(-(s t)^2 / 2), s over 10^6,
-    for |t| <= pi. So both sums have exp(-(total + 1) (s t)^2 / 2) where |t| <= pi / max a_i; as
-    one a_i is 1 both are elsewhere below exp(-(s pi / max a_i)^2 / 2), which is nothing.
-    """
-    first = math.isqrt(total)
-    return [first, *squares(total - first**2)] if total else []
-
-
 class Grant:
     """A paid permission to release one statistic."""
 
@@ -202,8 +190,10 @@ class Grant:
         drawn = noise.integer_gaussian(words, bound.shape, self._levels)
         if self._copies == 1:
             return drawn
-        for factor in squares(self._copies - 1):
-            drawn += factor * noise.integer_gaussian(words, bound.shape, self._levels)
+        # Each copy has a draw of its own: one for several, scaled, would have the law of their sum,
+        # but not their tails, and the sampler's error would count e^(epsilon of all of them) times.
+        for _ in range(self._copies - 1):
+            drawn += noise.integer_gaussian(words, bound.shape, self._levels)
         # Rounded so that a shift stays a shift: the mean of the noisy integers, rounded.
         return np.asarray((drawn + self._copies // 2) // self._copies, np.int64)
 
@@ -538,17 +528,17 @@ class PrivacySession:
         self.observer.unplanned(self.open, shared=False)
 
     def take_delta(self, most: float = 0.0) -> None:
-        """Use the delta: the next releases are Gaussian, after pure ones of at most epsilon / 2.
+        """Use the delta: the next releases are Gaussian, with what pure ones left of epsilon.
 
         Where pure releases of several numbers may come before, `most` is the largest share of them
         all. Each way has the Gaussian noise that follows that share. So a shorter way is a longer
         one whose last pure releases are withheld, and any choice between them adds at most what the
         longest adds.
         """
-        used = max((shares := self.shares)["pure"], most) * self.budget.pure_epsilon
+        used = max(self.shares["pure"], most) * self.budget.pure_epsilon
         epsilon, (_, delta) = self.budget.epsilon, self.open[-1]
         self.budget = bounds.PrivacyBudget(epsilon, delta, used, split=True)
-        shares.update(pure=1.0, gaussian=shares["gaussian"] + (used > self.budget.pure_epsilon))
+        self.shares["pure"] = 1.0
 
     def mu(self, share: float) -> float:
         """Return the Gaussian-DP parameter of a share of the budget."""

@@ -6,15 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from skdp.privacy.accounting.losses import mu_from_epsilon_delta
-from skdp.privacy.gate.bounds import (
-    MAX_DRAWS,
-    Bound,
-    PrivacyBudget,
-    calibration_epsilon,
-    gaussian_step,
-    laplace_step,
-)
+from skdp.privacy.accounting.losses import mu_from_epsilon_delta, mu_with_pure
+from skdp.privacy.gate.bounds import MAX_DRAWS, Bound, PrivacyBudget, gaussian_step, laplace_step
 from skdp.privacy.noise import integers as noise
 from tools.gate import VECTOR, new_session
 from tools.outcomes import refuses
@@ -105,8 +98,10 @@ def test_copies_have_a_delta_that_covers_the_sampler(delta):
         assert budget.sampler_delta < delta
         mixed = PrivacyBudget(budget.epsilon, delta, 0.4 * budget.epsilon, split=True)
         pure, copies = mixed.pure_epsilon, mixed.copies
-        each = calibration_epsilon((mixed.epsilon - pure) / copies, delta / copies)
-        assert copies == 1 or each >= pure  # errors of the pure part count e^pure times
+        assert pure == 0.4 * budget.epsilon  # it was spent, and what is left holds beside it
+        each = PrivacyBudget((mixed.epsilon - pure) / copies, delta / copies)
+        if mixed.mu != math.sqrt(copies) * each.mu:  # or their losses are averaged
+            assert mixed.mu == mu_with_pure(*PrivacyBudget(mixed.epsilon, delta).calibration, pure)
 
 
 BAD = {
