@@ -63,7 +63,7 @@ class Transcript:
     Parameters
     ----------
     wanted : int
-        Number of directions that are wanted.
+        Number of directions that are wanted, and that the signal is judged by.
     sent, seen : callable
         Public linear maps (directions taken out) of what is sent, and of its answers.
     """
@@ -87,12 +87,13 @@ class Transcript:
     def signal(self) -> float:
         """Return the variance of an entry of the last answer beyond its noise.
 
-        It is that of the strongest direction, above the edge of pure noise.
+        It is the mean over the wanted directions, of what is above the edge of pure noise. The
+        weakest may be noise at any budget, and beside the strongest others are taken for signal.
         """
         answer, scale = self.steps[-1][1]
         m, p = answer.shape
-        strongest = np.linalg.eigvalsh(answer.T @ answer)[-1] / m
-        return float(max(strongest - (scale * (1 + math.sqrt(p / m))) ** 2, 0.0))
+        powers = np.linalg.eigvalsh(answer.T @ answer)[-self._wanted :] / m
+        return float(np.mean(np.maximum(powers - (scale * (1 + math.sqrt(p / m))) ** 2, 0.0)))
 
     def noise_fraction(self) -> float:
         """Return the share of the noise in the last answer: 1 without a signal."""

@@ -86,11 +86,11 @@ def test_without_noise_the_posterior_is_exact_on_what_was_asked(rng):
 
 @pytest.mark.parametrize(("sigma", "share"), [(0.0, 1.0), (5.0, None), (1000.0, 0.0)])
 def test_the_share_of_the_noise(sigma, share, rng):
-    """Of the strongest direction, next to one that is all noise."""
+    """The signal is the mean of a direction and of one that is all noise."""
     U = orthonormal(rng.standard_normal((2000, 2)))
     answer = U * [0.0, sigma] + 0.1 * rng.standard_normal((2000, 2))
     found = transcript([(np.eye(5)[:, :2], Answer(answer, 0.1))], wanted=2).noise_fraction()
-    expected = 0.01 / (0.01 + sigma**2 / 2000) if share is None else share
+    expected = 0.01 / (0.01 + sigma**2 / 4000) if share is None else share
     assert found == pytest.approx(expected, abs=0.06)
 
 
