@@ -212,7 +212,7 @@ def choose_one_shot(
     # One release has no use for a budget that others split into copies; of signed entries it shows
     # more than they do even so.
     k, session = int(estimator.n_components), estimator._checked_session(split=unit.low == 0)
-    guess = Entries(mean=None if groups or unit.low < 0 else 0.1)
+    guess = Entries(mean=None if groups else 0.1)
     ends, graph = [entries or guess], unit.kind.symmetric
     products = _iterated_threshold(session, unit, k, n_answers)
     if not entries and not any(around()):
@@ -228,7 +228,8 @@ def choose_one_shot(
         # With less noise than what entries scatter by, directions beside the sums are seen; but
         # those below it are too alike for products with few columns, whatever their noise.
         variance = mean if signed else max(mean * (1 - mean) - end.spread, 0.0)
-        scatter = _entries_limit(unit.largest * math.sqrt(variance), shape) * (not groups)
+        size = min(unit.largest, unit.alpha)  # of an entry without bounds, about what may change
+        scatter = _entries_limit(size * math.sqrt(variance), shape) * (not groups)
         limit = products * end.uneven**0.25
         routes = {other: limit if signed else max(limit, scatter)}
         name, theirs = min((routes | (moments(end) if moments else {})).items(), key=itemgetter(1))

@@ -11,7 +11,7 @@ scales).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -20,14 +20,15 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp._limits import CACHED, FloatArray, IntArray
-from skdp.data.blocks import ScratchOfThread, entrywise, largest_entries, rint
+from skdp.data.blocks import BLOCK_ROWS, ScratchOfThread, entrywise, largest_entries, rint
 from skdp.data.factorisations import row_squares
 from skdp.data.integers import GRID_BITS, exact_map, off_grid, on_grid, reduced
 from skdp.data.views import Zipped
 
 Pair = tuple[FloatArray, FloatArray]
+Split = Callable[[FloatArray], FloatArray]
 LOOSE = 1 + 1e-5  # covers that bases on their grids are orthonormal to 1e-6 only
-MAX_ROWS = 2**12  # largest number of rows of a block, and of entries of mixed records: exact sums
+MAX_ROWS = 2**12  # rows of a block, but of CSR rows, and entries of mixed records: exact sums
 _SMALL = 2**7  # up to this size of a record, one matrix product for all records is faster
 # Records and targets larger than this contribute nothing, nor do records smaller than its inverse.
 LARGEST_RECORD = 2.0**80
@@ -176,9 +177,9 @@ class DenseRecords:
         margin = steps * math.sqrt(d1 * d2) + 2 * math.sqrt(r) * (math.sqrt(d1) + math.sqrt(d2)) + r
         return squares, K, margin
 
-    def weighted(self, block: Zipped) -> FloatArray:
-        """Return the sum of weights Z, flat: exact for integer weights."""
-        return np.asarray(block.columns["weights"] @ self.counted(block))
+    def weighted(self, block: Zipped, split: Split = np.atleast_2d) -> FloatArray:
+        """Return the sum of weights Z, flat: exact for integer weights; `split` makes limbs."""
+        return split(block.columns["weights"] @ self.counted(block)).ravel()
 
     def moment_sizes(self, block: Zipped) -> FloatArray:
         """Return an upper bound of ||X X'||_F = ||X'X||_F of each record."""
@@ -229,7 +230,7 @@ class SparseRecords:
     scales: Pair | None = None
 
     outer = None
-    at_once = MAX_ROWS
+    at_once = BLOCK_ROWS
 
     def whitened(self, W1: FloatArray, W2: FloatArray) -> SparseRecords:
         """Return the form of records with entry (a, b) times W1[a] W2[b], of public vectors."""
@@ -295,11 +296,15 @@ class SparseRecords:
         inner = K @ frame.core.ravel()
         return tangent_sizes(squares, units, margin), units * frame.core_unit * inner
 
-    def weighted(self, block: Zipped) -> FloatArray:
-        """Return the sum of weights Z, flat."""
+    def weighted(self, block: Zipped, split: Split = np.atleast_2d) -> FloatArray:
+        """Return the sum of weights Z, flat; `split` makes limbs of each term, as records are many.
+
+        A term is below 2**41, so MAX_ROWS of them have an exact sum, and BLOCK_ROWS in limbs, too.
+        """
         record, index, Z = self._integers(block, block.columns["units"])
-        total = np.bincount(index, Z * block.columns["weights"][record], math.prod(self.shape))
-        return np.asarray(total, np.float64)
+        parts = split(Z * block.columns["weights"][record])
+        sums = [np.bincount(index, part, math.prod(self.shape)) for part in parts]
+        return np.concatenate(sums, dtype=np.float64)
 
     def moment_sizes(self, block: Zipped) -> FloatArray:
         """Return an upper bound of the norm of the row (or column) sums of squares."""
@@ -373,10 +378,10 @@ class FactoredRecords:
         sizes = tangent_sizes((a * a * vv, uu * b * b, uu * vv), units, margin)
         return sizes, units * frame.core_unit * inner
 
-    def weighted(self, block: Zipped) -> FloatArray:
-        """Return the sum of weights Z, flat."""
+    def weighted(self, block: Zipped, split: Split = np.atleast_2d) -> FloatArray:
+        """Return the sum of weights Z, flat; `split` makes limbs."""
         (A, *_), (B, *_) = self._sides(block)
-        return np.asarray((A * block.columns["weights"][:, None]).T @ B).ravel()
+        return split((A * block.columns["weights"][:, None]).T @ B).ravel()
 
     def moment_sizes(self, block: Zipped) -> FloatArray:
         """Return an upper bound of ||X X'||_F = ||a||^2 ||b||^2."""

@@ -177,7 +177,9 @@ class GroupRows:
 
     @cached_property
     def _X(self) -> Any:
-        return self._source.whole()  # of a file: read when a batch is asked for
+        X = self._source.whole()  # of a file: read when a batch is asked for
+        # Rows of other arrays, as of a frame, lie apart, and `take` copies all of them each time.
+        return np.ascontiguousarray(X) if type(X) is np.ndarray else X
 
     def _sort(self) -> _Sorted:
         """Sort rows by group; done once, inside the gate, and shared by all parts."""
@@ -213,7 +215,7 @@ class GroupRows:
 
     def parts(self, n: int) -> list[blocks.RowSource]:
         """Cut into `n` sources of the same groups."""
-        batches, out = self._batches(), []
+        batches, out, _ = self._batches(), [], self._X  # which the parts share
         for i in range(n):
             part = copy.copy(self)
             part._chosen = batches[i::n]
@@ -462,7 +464,8 @@ class UserRows(GroupRows):
     def _rows_of(self, at: NDArray[np.intp], good: NDArray[np.bool_]) -> FloatArray:
         """Return rows of users, in an array of their own; zeros stand for bad users."""
         X, flat = self._X, at.ravel()  # an array takes in half of the time of an index
-        block: Any = X.take(flat, axis=0) if isinstance(X, np.ndarray) else X[flat]
+        whole = isinstance(X, np.ndarray) and X.flags.c_contiguous
+        block: Any = X.take(flat, axis=0) if whole else X[flat]
         if sp.issparse(block):
             block = block.toarray()  # duplicates are summed
         X = np.asarray(block, np.float64).reshape(*at.shape, self.n_features)

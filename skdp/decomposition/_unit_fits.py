@@ -68,9 +68,9 @@ def _best_at(estimator, shape, degree):
     explains half. Its squared norm is root 2 of half the edge of the moment, x times the noise of m
     flips; they show (x^2 - b)/(x^2 + b x) of it, b = n/m.
     Sums of items need no delta, and have far less noise without. They get all of the budget where
-    flips show less than 0.6 of the mean of equally popular items: (y^4 - m n s^4) / (y^4 + y^2 n
-    s^2), for the square y^2 of its singular value. Where the moment would leave them a third of it,
-    other directions are hidden: then flips must show 0.9 of the mean.
+    flips show less than 0.9 of the mean of equally popular items: (y^4 - m n s^4) / (y^4 + y^2 n
+    s^2), for the square y^2 of its singular value. Where the moment shows more than flips, it must
+    hide other directions, too: it would leave the sums a third of the budget.
     """
     (m, n), session = shape, estimator._checked_session(pure=True)
     if session.budget.exact:
@@ -86,7 +86,7 @@ def _best_at(estimator, shape, degree):
         small = many or length * (length - unit) <= 2 * unit * m * s * s
     square, noise = m * degree**2 / n, n * s * s
     shown = (square**2 - m * noise * s * s) / (square * (square + noise))
-    hidden = shown < (0.9 if few else 0.6) and pure > one_shot.LEAST_PURE * n
+    hidden = shown < 0.9 and pure > one_shot.LEAST_PURE * n
     if small and not (few and hidden):
         return "moment"
     return "sums" if hidden or many else "one_shot"
@@ -436,7 +436,8 @@ def _iterated_triplets(estimator, session, ask, unit, shape, route):
     options = {"law": session.law, "n_iter": estimator.n_iter}
     one_by_one = route == "deflation"
     ones = unit.low >= 0 and not one_by_one
-    usual = more_columns(session, k) if unit.kind.symmetric else 0
+    # A change of bounded spectral norm moves each column of a product alike.
+    usual = 0 if unit.kind.dual == "frobenius" else more_columns(session, k)
     start = _start(estimator, session, n, min(shape), usual, ones_first=ones)
     if one_by_one or not unit.kind.symmetric:
         return alternate(ask, m, start, k, rest, one_by_one=one_by_one, **options)

@@ -22,9 +22,17 @@ from sklearn.preprocessing import Binarizer, FunctionTransformer, Normalizer, On
 from skdp._limits import CACHED, GRAM_FEATURES
 from skdp.base import BaseDPEstimator, no_warnings
 from skdp.data.blocks import in_64_bits, refuse_malformed
-from skdp.decomposition import DPPCA, DPTruncatedSVD
+from skdp.decomposition import DPPCA, DPIncrementalPCA, DPTruncatedSVD
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
-from skdp.regression import DPRidge, DPRidgeClassifier, DPTraceRegressor
+from skdp.recommend import DPRecommender
+from skdp.recommend._lists import missed_share
+from skdp.regression import (
+    DPPersonalizedClassifier,
+    DPPersonalizedRegressor,
+    DPRidge,
+    DPRidgeClassifier,
+    DPTraceRegressor,
+)
 from skdp.regression._ridge_classifier import best_label
 
 # The steps that are proven to treat each row by itself: a short table, each line tried by force.
@@ -254,18 +262,18 @@ def fast_map(model, X, method):
         "predict", "transform" or "reconstruct" (transform and back).
     """
     if n_proven := begins_proven(model, X):
-        head, linear = model[:n_proven], _fast_map(model[n_proven:], method)
+        head, linear = model[:n_proven].transform, _fast_map(model[n_proven:], method)
         if linear is None or method == "reconstruct":
             return None
-        mapped = lambda rows: linear(_dense(as_numbers(head.transform(rows))))  # noqa: E731
+        mapped = lambda rows: linear(_dense(as_numbers(head(rows))))  # noqa: E731
         return partial(_by_block, mapped, width=_widest(model))
     if hasattr(X, "iloc"):  # a data frame keeps the column names that the model was fitted with
         known = list(X.columns) == list(getattr(model, "feature_names_in_", ()))
     else:
         plain = isinstance(X, np.ndarray) and X.ndim >= 2
         known = (plain or sp.issparse(X)) and X.dtype.kind in "fiubO"
-    by_block = _fast_map(model, method) if known else None
-    return None if by_block is None else lambda X: _by_block(by_block, as_numbers(X))
+    linear = _fast_map(model, method) if known else None
+    return linear and partial(_by_block, lambda rows: linear(_dense(as_numbers(rows))))
 
 
 def begins_proven(model, X):
@@ -311,17 +319,19 @@ def all_numbers(X):
     """Whether an array, factors, or every column of a frame holds numbers alone."""
     if not hasattr(X, "iloc"):
         return isinstance(X, tuple) or X.dtype.kind != "O"
-    return all(isinstance(kind, np.dtype) and kind.kind in "fiub" for kind in X.dtypes)
+    # A column of sparse numbers has them as its subtype; other types may have missing entries.
+    kinds = [getattr(kind, "subtype", kind) for kind in X.dtypes if kind.kind in "fiub"]
+    return len(kinds) == X.shape[1] and all(isinstance(kind, np.dtype) for kind in kinds)
 
 
 def _by_block(linear, X, width=1):
     """Apply a linear map to X in blocks of rows, of up to `width` columns, without warnings."""
     size = max(1, CACHED // max(width, math.prod(X.shape[1:])))
-    rows, form = (X.iloc, lambda block: block) if hasattr(X, "iloc") else (X, _dense)
+    rows = getattr(X, "iloc", X)
     blocks = (rows[i : i + size] for i in range(0, max(1, X.shape[0]), size))
     # No warnings of names, which blocks do not have, nor errors of one row: each has a loss.
     with config_context(assume_finite=True), no_warnings():
-        return np.concatenate([linear(form(block)) for block in blocks])
+        return np.concatenate([linear(block) for block in blocks])
 
 
 def _dense(block):
@@ -356,7 +366,9 @@ def each_row(function, X, y):
 
 
 def apply(model, method, X):
-    """Return ``model.method(X)``; "reconstruct" is transform and back."""
+    """Return ``model.method(X)``; "reconstruct" is transform and back, "recommend" its losses."""
+    if method == "recommend":
+        return missed_share(model, X)
     if method == "reconstruct":
         return model.inverse_transform(model.transform(X))
     return getattr(model, method)(X)
@@ -387,11 +399,16 @@ def _fast_map(model, method):
         classes = getattr(model, "classes_", None)
         finish = np.asarray if classes is None else partial(best_label, classes=classes)
         return model._predictor(finish, _products)
-    if type(model) in (DPPCA, DPTruncatedSVD) and not getattr(model, "whiten", False):
+    if type(model) in (DPPersonalizedRegressor, DPPersonalizedClassifier) and method == "predict":
+        return None if model.group_column is not None else model._predictor(_products)
+    if type(model) is DPRecommender and method == "recommend":
+        return partial(missed_share, model)
+    if type(model) in (DPPCA, DPIncrementalPCA, DPTruncatedSVD):
         V = np.asarray(model.components_, np.float64).T
         mean = np.asarray(getattr(model, "mean_", 0.0), np.float64)
+        scale = model._whitening_scale() if getattr(model, "whiten", False) else 1.0
         if method == "transform":
-            return lambda X: _products(X - mean, V)
+            return lambda X: _products(X - mean, V) / scale
         if method == "reconstruct":
             return lambda X: _products(_products(X - mean, V), np.ascontiguousarray(V.T)) + mean
     return None

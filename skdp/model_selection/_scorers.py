@@ -36,7 +36,6 @@ from skdp.privacy.ledger.fits import planned
 from skdp.privacy.ledger.routes import handed_on
 from skdp.privacy.noise.words import make_source
 from skdp.queries.regression import LossQuery
-from skdp.recommend._lists import missed_share
 from skdp.units import ADJACENCIES, UNITS, unit_named
 
 _COUNT_SHARE = 0.2  # budget fraction of the count, which only the mean needs: sums order the runs
@@ -69,15 +68,14 @@ def _share_lost(origin, x, found):
     return np.divide(_distance(x, found), whole, out=np.zeros_like(whole), where=whole != 0)
 
 
-# name -> (method of the model, function (target, prediction) -> loss); without a method, losses of
-# rows from a model that is asked
+# name -> (method of the model, function (target, prediction) -> loss)
 LOSSES = {
     "squared_error": ("predict", lambda y, found: (y - found) ** 2),
     "absolute_error": ("predict", lambda y, found: np.abs(y - found)),
     "zero_one": ("predict", np.not_equal),
     "reconstruction": ("reconstruct", _distance),
     "share_lost": ("reconstruct", _share_lost),  # given the origin of the model first
-    "missed_items": ("", missed_share),
+    "missed_items": ("recommend", lambda x, found: found),  # which are the losses
 }
 
 
@@ -86,7 +84,7 @@ def _by_row(method, loss, X, y, found):
 
     Shapes are made equal first: a column (n, 1) minus n numbers would broadcast to n^2 losses.
     """
-    if method == "reconstruct":
+    if method != "predict":
         return loss(X, found)
     y, found = (np.reshape(values, (len(values), -1)) for values in (y, np.asarray(found)))
     if y.shape[1] != found.shape[1]:
@@ -167,8 +165,8 @@ class PrivateScorer:
     Notes
     -----
     Losses are computed row by row, so that no bit depends on other rows, as it does in a batched
-    prediction. This is fast for the linear models of this package, also for data frames of numbers
-    and text behind steps that `check_pipeline` has proven. Others take 0.1 to 10 ms per row.
+    prediction. This is fast for most models of this package, also for data frames of numbers and
+    text behind steps that `check_pipeline` has proven. Others take 0.1 to 10 ms per row.
 
     Examples
     --------

@@ -182,7 +182,7 @@ def _sum(block: Zipped, form: Form, weights: Weights, bias: float, exact: bool) 
     whole, biases = weight * block.columns["units"], weight * bias
     if not exact:
         return np.append(form.weighted(block.with_columns(weights=whole)), np.sum(biases))
-    limbs = limbs_of(form.weighted(block.with_columns(weights=np.trunc(whole))))
+    limbs = form.weighted(block.with_columns(weights=np.trunc(whole)), limbs_of)
     return np.append(limbs, np.sum(np.trunc(biases)))
 
 

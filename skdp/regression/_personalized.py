@@ -298,23 +298,9 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     def _encoding(self):
         return as_columns, 1
 
-    def predict(self, X: Any, groups: Any = None) -> Any:
-        """Predict: a known user by its own model, others by the global model.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows to predict.
-        groups : array-like of shape (n_samples,), default=None
-            The user of each row; None takes the global model for all.
-
-        Returns
-        -------
-        y : ndarray of shape (n_samples,)
-            Predictions. Those for a fitted user are for that user alone.
-        """
-        predicted, bounds = self._linear(X, groups)[:, 0], target_bounds(self, 1)
-        return predicted if bounds is None else np.clip(predicted, *bounds)
+    def _predicted(self, linear):
+        bounds = target_bounds(self, 1)
+        return linear[:, 0] if bounds is None else np.clip(linear[:, 0], *bounds)
 
     def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
         """Return the coefficient of determination; on private rows it is not covered.

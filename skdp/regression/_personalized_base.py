@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -589,14 +590,38 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
                 "Pipeline or a search this needs metadata routing) or set 'group_column'."
             )
 
+    def _shared(self, X, product=operator.matmul):
+        """Return rows with folded entries, and their linear predictor by the global model."""
+        folded, coef = within_bounds(X, self.feature_bounds_), np.atleast_2d(self.global_coef_).T
+        return folded, np.asarray(product(folded, coef)) + self.global_intercept_
+
+    def _predictor(self, product):
+        """Return the public map of `predict` for rows without users; see `fast_map`."""
+        return lambda X: self._predicted(self._shared(X, product)[1])
+
+    def predict(self, X: Any, groups: Any = None) -> Any:
+        """Predict: a known user by its own model, others by the global model.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to predict.
+        groups : array-like of shape (n_samples,), default=None
+            The user of each row; None takes the global model for all.
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,)
+            Predictions. Those for a fitted user are for that user alone.
+        """
+        return self._predicted(self._linear(X, groups))
+
     def _linear(self, X, groups):
         """Linear predictor of each row: the user's own head, or the global model."""
         check_is_fitted(self, "components_")
         self._check_one_form(groups)
         X, labels = self._validated_rows(X, groups)
-        X = within_bounds(X, self.feature_bounds_)
-        coef = np.atleast_2d(self.global_coef_).T
-        eta = np.asarray(X @ coef) + self.global_intercept_
+        X, eta = self._shared(X)
         heads = getattr(self, "_private", None)
         if heads is None or not len(heads["users"]):
             return eta
@@ -609,7 +634,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             return eta
         index, known = positions(heads["users"], labels)
         rows = np.flatnonzero(known)
-        d, p = coef.shape
+        d, p = X.shape[1], eta.shape[1]
         size = max(1, BLOCK // (d * p))
         for start in range(0, len(rows), size):
             batch = rows[start : start + size]

@@ -245,10 +245,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         probabilities : ndarray of shape (n_samples, n_classes)
             In the order of `classes_`.
         """
-        eta = self._linear(X, groups)
-        if len(self.classes_) == 2:
-            eta = np.hstack([np.zeros_like(eta), eta])
-        return softmax(eta, axis=1)
+        return softmax(self._of_classes(self._linear(X, groups)), axis=1)
 
     def predict_log_proba(self, X: Any, groups: Any = None) -> Any:
         """Return the logarithms of the probabilities of the classes.
@@ -268,23 +265,12 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X, groups))
 
-    def predict(self, X: Any, groups: Any = None) -> Any:
-        """Predict: a known user by its own model, others by the global model.
+    def _of_classes(self, linear):
+        """Return a score of each class; two classes have one, that of the second."""
+        return np.hstack([np.zeros_like(linear), linear]) if len(self.classes_) == 2 else linear
 
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows to predict.
-        groups : array-like of shape (n_samples,), default=None
-            The user of each row; None takes the global model for all.
-
-        Returns
-        -------
-        y : ndarray of shape (n_samples,)
-            Labels. Those for a fitted user are for that user alone.
-        """
-        best = np.argmax(self.predict_proba(X, groups), axis=1)
-        return self.classes_[best]
+    def _predicted(self, linear):
+        return self.classes_[np.argmax(self._of_classes(linear), axis=1)]
 
     def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
         """Return the accuracy; on private rows it is not covered.

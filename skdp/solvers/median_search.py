@@ -120,8 +120,11 @@ class Likelihood:
             totals = likelihood @ self._kernels
             logs = self._of_kinds @ np.log(totals) + self._log_priors
             weights = _normalised(np.exp(logs - logs.max(axis=1, keepdims=True)))
-            prior = (self._of_kinds.T @ weights / totals) @ self._to_cells
-        self._reached = _normalised(likelihood * prior).cumsum(axis=1)
+            seen = (weights > NEGLIGIBLE**2).any(axis=0)  # the others are lost in rounding
+            weights = self._of_kinds.T @ weights[:, seen]
+            prior = (weights / totals[:, seen]) @ self._to_cells[seen]
+        likelihood *= prior
+        self._reached = _normalised(likelihood).cumsum(axis=1)
 
     def follow(self, before: Likelihood, where: NDArray[np.bool_]) -> None:
         """Copy the ranks of another search with the same cells, for the columns `where`."""

@@ -221,3 +221,13 @@ def test_the_cache_of_one_user_is_not_used_for_others(rng):
     seen, last = (first.good, first.X, first.Y), first.alone(2)
     mine = zip(seen, (last.good, last.X, last.Y), strict=True)
     assert all(np.array_equal(of_all[2:], own) for of_all, own in mine)
+
+
+@pytest.mark.parametrize("form", [np.asarray, np.asfortranarray, lambda X: X[:, ::-1]])
+def test_rows_of_users_lie_together_once_for_all_batches(form, rng):
+    """Each `take` from an array in another order copies all of it, so that time is quadratic."""
+    X, y = form(rng.standard_normal((18, 2))), rng.standard_normal((18, 1))
+    rows = UserRows(X, y, np.repeat(np.arange(6), 3), True)
+    parts = rows.parts(3)
+    assert rows._X.flags.c_contiguous and all(part._X is rows._X for part in parts)
+    np.testing.assert_array_equal(rows._X, X)

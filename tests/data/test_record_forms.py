@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from scipy.linalg import hadamard
 
 from skdp.data import records
-from skdp.data.blocks import SparseRows
+from skdp.data.blocks import BLOCK_ROWS, SparseRows, limbs_of
 from skdp.data.integers import on_grid
 from skdp.data.records import DenseRecords, FactoredRecords, Frame, SparseRecords, record_units
 from skdp.data.views import Zipped
@@ -113,6 +113,16 @@ def test_sums_equal_the_sums_of_the_integer_records(name):
     one = form.weighted(block_of(name, slice(0, 1), units=units[:1], weights=np.ones(1)))
     first = truth(name, False)[0].ravel()
     assert np.linalg.norm(one * units[0] - first) <= 2e-3 * np.linalg.norm(first)
+
+
+def test_sums_of_the_largest_block_of_sparse_records_are_exact():
+    """One cell: the sum of its terms, of up to 2**41, is no float."""
+    form, cells = SparseRecords((1, 1)), RNG.uniform(0.5, 1, (BLOCK_ROWS, 1))
+    weights = np.floor(2.0**23 * RNG.uniform(0.9, 1, BLOCK_ROWS))
+    block = Zipped(sp.csr_array(cells), {"units": np.full(BLOCK_ROWS, 2.0**-18)})
+    high, low = form.weighted(block.with_columns(weights=weights), limbs_of)
+    terms = zip(np.rint(cells[:, 0] * 2.0**18).tolist(), weights.tolist(), strict=True)
+    assert int(high) * 2**20 + int(low) == sum(int(z) * int(w) for z, w in terms) > 2**53
 
 
 @pytest.mark.parametrize("name", FORMS)

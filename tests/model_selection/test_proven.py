@@ -25,7 +25,17 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
-from skdp import DPPCA, DPRidge, DPRidgeClassifier, DPTraceRegressor, DPTruncatedSVD, check_pipeline
+from skdp import (
+    DPPCA,
+    DPIncrementalPCA,
+    DPPersonalizedClassifier,
+    DPPersonalizedRegressor,
+    DPRidge,
+    DPRidgeClassifier,
+    DPTraceRegressor,
+    DPTruncatedSVD,
+    check_pipeline,
+)
 from skdp.model_selection import PrivateScorer, _proven, _scorers
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 
@@ -377,8 +387,11 @@ def test_unknown_models_have_no_fast_map():
     assert _proven.fast_map(object(), np.zeros((2, 2)), "predict") is None
     X = np.random.default_rng(0).standard_normal((40, 20))
     pca = DPPCA(1, epsilon=99.0, clip_norm=9.0)
+    stepwise = DPIncrementalPCA(1, epsilon=99.0, clip_norm=9.0)
     models = (
-        (RowClipper(2.0), "transform"), (pca, "reconstruct"),
+        (RowClipper(2.0), "transform"), (pca, "reconstruct"), (stepwise, "transform"),
+        (clone(pca).set_params(whiten=True), "transform"),
+        (clone(pca).set_params(whiten=True), "reconstruct"),
         (DPRidge(epsilon=99.0, clip_norm=9.0, target_bounds=(-1, 1)), "predict"),
         (DPTraceRegressor(1, epsilon=99.0), "predict"),
     )  # fmt: skip
@@ -390,11 +403,11 @@ def test_unknown_models_have_no_fast_map():
         other = copy.copy(model)
         other.__class__ = type("Other", (type(model),), {})  # a subclass may do something else
         assert _proven.fast_map(other, X, method) is None
-    for unlike in (clone(pca).set_params(whiten=True), make_pipeline(RowClipper(), clone(pca))):
-        assert _proven.fast_map(unlike.fit(X), X, "reconstruct") is None
+    unlike = make_pipeline(RowClipper(), clone(pca))
+    assert _proven.fast_map(unlike.fit(X), X, "reconstruct") is None
 
 
-def test_frames_are_scored_as_arrays_whatever_else_they_hold():
+def test_frames_are_scored_as_arrays_whatever_else_they_hold(monkeypatch):
     """One entry that is no number changes the type of its column, and the loss of its row alone."""
     A = np.random.default_rng(0).standard_normal((30, 3))
     X = pd.DataFrame(A, columns=list("abc"))
@@ -403,7 +416,12 @@ def test_frames_are_scored_as_arrays_whatever_else_they_hold():
     unnamed = copy.copy(model)
     del unnamed.feature_names_in_
     expected = scorer._losses_of(unnamed, A, None)()
-    np.testing.assert_array_equal(scorer._losses_of(model, X, None)(), expected)
+    for form in (X, X.astype(pd.SparseDtype(float)), X.astype("Float64")):
+        np.testing.assert_array_equal(scorer._losses_of(model, form, None)(), expected)
+    assert not _proven.all_numbers(form)  # of which an entry may be missing
+    with monkeypatch.context() as patch:
+        patch.setattr(_scorers, "each_row", None)
+        scorer._losses_of(model, X.astype(pd.SparseDtype(float)), None)()
     mixed = X.astype(object)
     mixed.iloc[4, 1] = "private"
     found = scorer._losses_of(model, mixed, None)()
@@ -561,6 +579,19 @@ def test_regressions_are_scored_as_they_predict_rows_that_lie_far_out(public, rn
         DPRidge(epsilon=9.0, target_bounds=(-9, 9), **public).fit(X, np.column_stack([y, -y])),
         DPRidgeClassifier(classes=[0, 1], epsilon=9.0, **public).fit(X, y > 0),
     ]
+    if not public:
+        users = np.arange(400) // 4
+        models += [
+            DPPersonalizedRegressor(1, epsilon=9.0, target_bounds=(-9, 9))
+            .fit(X, y, users)
+            .public_copy(),
+            DPPersonalizedClassifier(1, classes=[0, 1], epsilon=9.0)
+            .fit(X, y > 0, users)
+            .public_copy(),
+        ]
+        column = DPPersonalizedRegressor(1, epsilon=9.0, group_column=4)
+        column.fit(rows := np.column_stack([X, users]), y)
+        assert _proven.fast_map(column, rows, "predict") is None
     for model in models:
         mapped = _proven.fast_map(model, X, "predict")
         found = mapped(X)

@@ -8,6 +8,7 @@ from sklearn.metrics import ndcg_score
 from skdp.data.histories import hidden_cells
 from skdp.datasets import make_interactions
 from skdp.model_selection import DPGridSearchCV, make_private_scorer
+from skdp.model_selection._proven import fast_map
 from skdp.recommend import DPRecommender, interactions_from_pairs, ndcg_at_n, recall_at_n
 from skdp.recommend._lists import best_items, missed_share
 from skdp.solvers.item_filter import ItemFilter
@@ -205,6 +206,9 @@ def test_a_private_score_of_lists_is_their_recall_up_to_its_noise(fitted):
     assert transcript.openings[0].bound.l2 == pytest.approx(1.0)
     with pytest.raises(AttributeError):  # before anything is read
         scorer(object(), R)
+    mapped, some = fast_map(model, R, "recommend"), R[:9]
+    alone = np.concatenate([mapped(some[[i]]) for i in range(9)])
+    np.testing.assert_array_equal(mapped(some.toarray()), alone)
 
 
 @pytest.mark.thorough
