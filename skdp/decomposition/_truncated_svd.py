@@ -119,8 +119,7 @@ class DPTruncatedSVD(
         Number of power steps. Each is a release, so more are not better.
     n_oversamples : int or "auto", default="auto"
         Extra columns of algorithms with products. "auto" takes at most ten for rows and
-        interactions, fewer for graphs and matrices, because each adds noise, and none for changes
-        of bounded spectral norm.
+        interactions, fewer for graphs and none for other units, because each adds noise.
     power_iteration_normalizer : {"auto", "QR"}, default="auto"
         "LU" and "none" have no bounded sensitivity and are refused.
     random_state : int, Generator, RandomState or None, default=None

@@ -436,8 +436,7 @@ def _iterated_triplets(estimator, session, ask, unit, shape, route):
     options = {"law": session.law, "n_iter": estimator.n_iter}
     one_by_one = route == "deflation"
     ones = unit.low >= 0 and not one_by_one
-    # A change of bounded spectral norm moves each column of a product alike.
-    usual = 0 if unit.kind.dual == "frobenius" else more_columns(session, k)
+    usual = more_columns(session, k) if unit.kind.symmetric else 0
     start = _start(estimator, session, n, min(shape), usual, ones_first=ones)
     if one_by_one or not unit.kind.symmetric:
         return alternate(ask, m, start, k, rest, one_by_one=one_by_one, **options)

@@ -199,7 +199,7 @@ def _exact_pairs(ask: Any, start: FloatArray, each: float) -> tuple[FloatArray, 
 
 
 def more_columns(session: Any, k: int) -> int:
-    """Return how many columns beyond k a random start has for a graph or a matrix.
+    """Return how many columns beyond k a random start has for a symmetric matrix.
 
     k columns may miss components. With noise below half of its edge, further ones cost nothing.
     """
