@@ -443,6 +443,11 @@ def test_routes_are_chosen_by_predicted_noise():
         assert route((60, 400), known, privacy_unit="entry", **signed) == name
     signed = {"privacy_unit": "entry", "unit_bound": (-1, 1)}
     assert route((120, 45), Entries(0.0, 0.1), epsilon=2.0, adjacency="replace", **signed) == "gram"
+    # Products do not tell what entries scatter by apart: ratings, and entries of both signs.
+    rated = {"privacy_unit": "entry", "unit_bound": (0, 5)}
+    for epsilon, name in ((30.0, "one_shot"), (1000.0, "screened")):
+        assert route((2200, 1800), Entries(0.0065, 0.018), epsilon=epsilon, **rated) == name
+    assert route((3000, 200), Entries(0.0, 0.067), epsilon=7.0, **signed) == "one_shot"
     unknown = {"privacy_unit": "entry_change"}  # entries scatter by a part of what may change
     for bound in (1.0, 50.0):
         found = [route((3000, 1400), unit_bound=bound, epsilon=e, **unknown) for e in (3.0, 10.0)]
