@@ -56,8 +56,8 @@ def interaction_route(estimator, shape, degree=None):
     (name,) = ends
     if name == "moment":
         return _moment_route(estimator, estimator._checked_session(), shape, degree or 1)[:2]
-    said = "other directions are below the noise, or cells too many to flip"
-    said = "less noise" if name == "one_shot" else said
+    hidden = "other directions are below the noise, or cells are too many for randomized response"
+    said = "less noise" if name == "one_shot" else hidden
     return name, f"{name}: {said}, at {degree or 'any number of'} items of a user"
 
 
