@@ -209,8 +209,8 @@ def choose_one_shot(
     pure = estimator._checked_session(pure=estimator._offers_pure_dp())
     if pure.budget.exact:
         return other, f"{other}: there is no noise"
-    # Products and moments split a huge budget into copies, which one release cannot. Entries of both
-    # signs are compared without: there one release shows more at any huge budget.
+    # Products and moments split a huge budget into copies, which one release cannot. Of entries of
+    # both signs it shows more even so, and budgets are compared without.
     k, session = int(estimator.n_components), estimator._checked_session(split=unit.low == 0)
     guess = Entries(mean=None if groups else 0.1)
     ends, graph = [entries or guess], unit.kind.symmetric
