@@ -4,7 +4,8 @@ Notation: y_i = <X_i, M> + noise with M of size d1 x d2 and rank r; entries of X
 lam (after whitening); q = r (d1 + d2 - r) is the dimension of the tangent space; n the released or
 public number of records; z the median of |N(0, 1)|. A contribution is clipped at C = c times the
 median norm. Clipping at c multiplies a Gaussian gradient by b = P(|g| <= z c) on average and keeps
-its direction. So the sum is divided by b, and a low clip norm costs little and needs little noise.
+its direction. So the sum is divided by b, and a low clip norm costs little and needs little noise,
+unless targets are skewed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _Z = float(ndtri(0.75))
 FINER = 3  # rank queries that find a median between two public numbers
 PASSES = 3  # clipped means about released medians that tell where records lie
 _EXPECTED = (1 / 3, 3.0)  # range of a median, relative to that of the targets or of the last step
-_MULTIPLIERS = (0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
+# Clip norms: the least, in medians; the largest, in deviations of the targets; and how much of the
+# variance of the targets noise may add to the error for one above the least.
+_CLIP = (1.0, 4.0, 0.002)
 
 
 class AsksSum(Protocol):
@@ -68,7 +71,7 @@ class TraceFacts(NamedTuple):
     max_iter : int
         Gradient steps.
     clip_level : float or None
-        Multiplier c of the median; None plans it.
+        Multiplier c of the median; None: see `clip_multiplier`.
     variance : float or None
         Variance of an entry of what a record contributes; None: `lam`.
     target_sd : float
@@ -145,18 +148,18 @@ def _clipped_variance(c: float) -> float:
     return float(b - 2 * t * math.exp(-t * t / 2) / math.sqrt(2 * math.pi) + t * t * (1 - b))
 
 
-def clip_multiplier(facts: TraceFacts, size: int, share: float) -> float:
-    """Return the multiplier of least error: sampling of `size` numbers plus noise on them."""
+def clip_multiplier(facts: TraceFacts, size: int, share: float, median: float, sd: float) -> float:
+    """Return the multiplier for contributions of `size` numbers; targets have deviation `sd`.
+
+    A median does not see rare targets: clipped at it, residuals lead to the median of all targets.
+    So the clip norm is larger as far as noise adds little to the error of predictions.
+    """
     if facts.clip_level is not None:
         return facts.clip_level
-
-    def error(c: float) -> float:
-        b = bussgang(c)
-        sampling = _clipped_variance(c) / b**2 * size / facts.n
-        noise = facts.unit_noise * _Z * c / b * size / facts.n
-        return sampling + noise**2 / share
-
-    return min(_MULTIPLIERS, key=error)
+    least, most, added = _CLIP
+    noise = _Z * size * facts.unit_noise / (facts.n * math.sqrt(share))  # at one deviation
+    widest = min(most, math.sqrt(added) / max(noise, 1e-9)) * sd
+    return max(least, widest * facts.length(size) / median)
 
 
 def _median_uncertainty() -> float:
@@ -262,13 +265,14 @@ class _Descent:
         median = private_median(
             products.scores_below, facts.rank_share, facts.n, between if facts.target_sd else ()
         )
-        c = clip_multiplier(facts, size, facts.init)
+        self.first_sd = median / facts.length(size)
+        self.target_sd = facts.target_sd or self.first_sd
+        c = clip_multiplier(facts, size, facts.init, median, self.target_sd)
         answer = products.total(c * median, share=facts.init)
         b = bussgang(c)
         self.levels.append(c * median)
         scale = 1 / (b * facts.lam * facts.n)
         full = answer.value[:size].reshape(d1, d2) * scale
-        self.first_sd = median / facts.length(size)
         noise = math.hypot(
             answer.noise_scale * scale, 1.1 * self.first_sd / math.sqrt(facts.information * facts.n)
         )
@@ -310,7 +314,8 @@ class _Descent:
         before = self.last
         self.release_median(index)
         facts, point = self.facts, self.point
-        c = clip_multiplier(facts, facts.tangent_size, facts.gradients)
+        q, sd = facts.tangent_size, self.target_sd
+        c = clip_multiplier(facts, q, facts.gradients, self.median, sd)
         self.levels.append(c * self.median)
         answer = self.tangent.total(self.levels[-1], share=facts.gradients / facts.max_iter)
         move = self._move(answer.value, answer.noise_scale, c)
