@@ -26,9 +26,7 @@ _Z = float(ndtri(0.75))
 FINER = 3  # rank queries that find a median between two public numbers
 PASSES = 3  # clipped means about released medians that tell where records lie
 _EXPECTED = (1 / 3, 3.0)  # range of a median, relative to that of the targets or of the last step
-# Clip norms: the least, in medians; the largest, in deviations of the targets; and how much of the
-# variance of the targets noise may add to the error for one above the least.
-_CLIP = (1.0, 4.0, 0.002)
+_MULTIPLIERS = (0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 
 
 class AsksSum(Protocol):
@@ -148,18 +146,24 @@ def _clipped_variance(c: float) -> float:
     return float(b - 2 * t * math.exp(-t * t / 2) / math.sqrt(2 * math.pi) + t * t * (1 - b))
 
 
-def clip_multiplier(facts: TraceFacts, size: int, share: float, median: float, sd: float) -> float:
-    """Return the multiplier for contributions of `size` numbers; targets have deviation `sd`.
+def clip_multiplier(facts: TraceFacts, size: int, share: float, rare: float = 0.0) -> float:
+    """Return the multiplier of least error: sampling of `size` numbers plus noise on them.
 
-    A median does not see rare targets: clipped at it, residuals lead to the median of all targets.
-    So the clip norm is larger as far as noise adds little to the error of predictions.
+    That is for normal residuals. A median does not see rare targets, and residuals clipped at it
+    lead to the median of the targets. So the clip norm is at least that of residuals with four
+    times `rare` deviations, or the one at which noise adds a 500th of the variance of these.
     """
     if facts.clip_level is not None:
         return facts.clip_level
-    least, most, added = _CLIP
-    noise = _Z * size * facts.unit_noise / (facts.n * math.sqrt(share))  # at one deviation
-    widest = min(most, math.sqrt(added) / max(noise, 1e-9)) * sd
-    return max(least, widest * facts.length(size) / median)
+
+    def error(c: float) -> float:
+        b = bussgang(c)
+        sampling = _clipped_variance(c) / b**2 * size / facts.n
+        noise = facts.unit_noise * _Z * c / b * size / facts.n
+        return sampling + noise**2 / share
+
+    noise = facts.unit_noise * _Z * size / (facts.n * math.sqrt(share))  # of c = 1, in deviations
+    return max(min(_MULTIPLIERS, key=error), min(4.0, 0.002**0.5 / max(noise, 1e-9)) * rare)
 
 
 def _median_uncertainty() -> float:
@@ -266,8 +270,9 @@ class _Descent:
             products.scores_below, facts.rank_share, facts.n, between if facts.target_sd else ()
         )
         self.first_sd = median / facts.length(size)
-        self.target_sd = facts.target_sd or self.first_sd
-        c = clip_multiplier(facts, size, facts.init, median, self.target_sd)
+        unseen = facts.target_sd**2 - (_median_uncertainty() * self.first_sd) ** 2
+        self.rare_sd = math.sqrt(max(unseen, 0.0))
+        c = clip_multiplier(facts, size, facts.init, self.rare_sd / self.first_sd)
         answer = products.total(c * median, share=facts.init)
         b = bussgang(c)
         self.levels.append(c * median)
@@ -314,8 +319,9 @@ class _Descent:
         before = self.last
         self.release_median(index)
         facts, point = self.facts, self.point
-        q, sd = facts.tangent_size, self.target_sd
-        c = clip_multiplier(facts, q, facts.gradients, self.median, sd)
+        q = facts.tangent_size
+        rare = self.rare_sd * facts.length(q) / self.median
+        c = clip_multiplier(facts, q, facts.gradients, rare)
         self.levels.append(c * self.median)
         answer = self.tangent.total(self.levels[-1], share=facts.gradients / facts.max_iter)
         move = self._move(answer.value, answer.noise_scale, c)
