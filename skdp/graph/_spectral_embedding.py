@@ -47,10 +47,10 @@ def warn_no_signal(estimator, session, attributes, n):
     if np.max(np.abs(attributes["eigenvalues_"])) >= edge:
         return
     warn_caller(
-        f"{type(estimator).__name__} learnt nothing from the graph: no eigenvalue exceeds both "
-        f"the noise, about {edge:.3g} in the units of 'eigenvalues_', and that of a random graph. "
-        "embedding_ contains degrees at most. Use a larger 'epsilon'. Only the upper triangle of "
-        "X is read: if X is not symmetric, pass X + X.T.",
+        f"{type(estimator).__name__} learnt nothing from the graph: no eigenvalue exceeds what "
+        f"noise alone (about {edge:.3g}) or a random graph would show. embedding_ contains the "
+        "degrees at most. Use a larger 'epsilon'. Only the upper triangle of X is read: if X is "
+        "not symmetric, pass X + X.T.",
         NoSignalWarning,
     )
 

@@ -54,9 +54,8 @@ from skdp.queries.entries import MatrixUnit
 from skdp.queries.sums import Neighbours
 
 _CORE_REMEDY = (
-    "Its entries are cut to whole numbers before they are multiplied from both sides, which a "
-    "change of bounded norm can use in all of them at once. Use method='two_sketch', or a larger "
-    "'epsilon'."
+    "The core sketch truncates entries to integers first, and a change of bounded norm may change "
+    "all of them, so its sensitivity is large. Use method='two_sketch', or a larger 'epsilon'."
 )
 _TRUNCATION = 1.25  # units that truncating an entry of both neighbours may add to their difference
 
