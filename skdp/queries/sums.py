@@ -395,13 +395,14 @@ class TangentQuery(SumQuery):
     def product(self, clip_level: float) -> Bounded:
         """Return the sum of w b a', w = min(1, clip_level / (||a|| ||b||)).
 
-        One row: at most L = min(clip_level, largest size); replace: 2 L (x and its mirror image in
-        the tangent part are antipodal there). In integers a row z gives (z - r V rint(a)) times
-        rint(w a)', with a = V'z, r = 1 - 1/scale and b = z - r V a. Let f and e be what the two
-        roundings add: ||f|| <= min(||a||, sqrt(p)/2), as no number moves by more than itself, and e
-        likewise. The left factor has at most the norm of z (V a shrinks to (1 - r) V a - r V f),
-        and at most that of b plus r ||f||. So the product exceeds ||b|| ||w a|| by at most
-        r ||f|| ||a|| + ||z|| ||e|| <= ||z|| sqrt(p): that of both roundings (p/4) is inside.
+        One row: at most L = min(clip_level, largest size); replace: 2 L, because x and its mirror
+        image in the tangent part add opposite arrays.
+        Rounding: in integers a row z adds (z - r V rint(a)) times rint(w a)', with a = V'z,
+        r = 1 - 1/scale and b = z - r V a. Let f and e be the changes of a and of w a by rint, which
+        moves no number by more than 1/2, nor by more than its size: ||f|| <= min(||a||,
+        sqrt(p)/2), and e likewise. The left factor has at most the norm of z, as its part in V is
+        (1 - r) V a - r V f, and at most that of b plus r ||f||. So the norm exceeds ||b|| ||w a||
+        by at most r ||f|| ||a|| + ||z|| ||e|| <= ||z|| sqrt(p), which includes r ||f|| ||e||.
         Rounding the d x p result costs sqrt(d p).
         """
         d, p = self._V.shape
