@@ -58,7 +58,7 @@ def interaction_route(estimator, shape, degree=None):
         return _moment_route(estimator, estimator._checked_session(), shape, degree or 1)[:2]
     hidden = "other directions are below the noise, or cells are too many for randomized response"
     said = "less noise" if name == "one_shot" else hidden
-    return name, f"{name}: {said}, at {degree or 'any number of'} items of a user"
+    return name, f"{name}: {said}, for {degree or 'any number of'} items per user"
 
 
 def _best_at(estimator, shape, degree):
@@ -98,8 +98,8 @@ def _moment_route(estimator, session, shape, floor):
     noise = _item_noise(estimator, session, n, floor)
     signal = m / noise if noise else math.inf
     columns = spectral.moment_columns(signal, n, estimator.n_components)
-    some = f"{columns} columns{' or all' * (columns < n)}"
-    return "screened", f"screened: products of {some}, at {floor} items of a user", noise, columns
+    said = f"screened: Gram matrix of {columns} columns{' (or all)' * (columns < n)}"
+    return "screened", f"{said}, for {floor} items per user", noise, columns
 
 
 def _item_noise(estimator, session, n, floor):
