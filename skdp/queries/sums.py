@@ -287,12 +287,12 @@ class GroupQuery(SumQuery):
 # The split of a second moment at a public subspace: core and tangent part in one release.
 #
 # Notation: V is d x p, public, with orthonormal columns; a row x (||x|| <= C) splits into a = V'x
-# and r = x - V a. Its share of X'X V is (V a + r) a'. Scaling the core V a a' by 1/scale before the
-# release leaves b a' with b = r + V a / scale, of Frobenius norm ||a|| ||b||: half of C^2 at most
-# where the core is scaled away, against C^2 for the whole product. A group, whose rows Z have
-# squared norms of sum C^2 at most, adds one array: M = (Z - r A V')'A with A = ZV and r = 1 -
-# 1/scale. It is summed over the group's rows first and then clipped as a whole, so that parts
-# which cancel between rows need no noise.
+# and t = x - V a. It adds (V a + t) a' to X'X V: the core V a a' and the tangent part t a'. If the
+# core is divided by `scale` before the release, the row adds b a' with b = t + V a / scale, of norm
+# ||a|| ||b||. Without the core that is at most half of C^2, against C^2 for the whole product. A
+# group, whose rows Z have squared norms of sum C^2 at most, adds one array: M = (Z - r A V')'A with
+# A = ZV and r = 1 - 1/scale. It is summed over the group's rows first and then clipped as a whole,
+# so that parts which cancel between rows need no noise.
 
 
 ROW_UNIT = 2.0**-20  # unit of a row in clipped sums and of its size, in units of the clip norm
