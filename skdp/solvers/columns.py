@@ -93,8 +93,9 @@ class Columns(NamedTuple):
     filled : array of shape (d,)
         At most about what fraction of entries differs from the centre.
     located : array of bool, shape (d,)
-        Whether the scale was found, and the centre is placed or, with many rows, as uncertain as up
-        to `FAR` scales: a longer search for it would cost a model more than its error does.
+        Whether the scale was found, and the centre is known well enough: it is placed or, with many
+        rows, uncertain by up to `FAR` scales. A longer search would cost a model more than that
+        error does.
     """
 
     center: FloatArray

@@ -26,9 +26,9 @@ from skdp.solvers.spectral import averaged, kept_columns
 # Notation: m users, n' kept items, G the released moment on them without its diagonal; `own` is
 # about what the diagonal would be, from the counts. All arrays here are public.
 #
-# Two kinds of noise, each shrunk in the metric in which its entries have equal variance: that of
-# privacy in G itself; that of the sample, as m users are not all there could be, where items are
-# divided by the roots of `own` (a pair of independent items then has variance 1/m).
+# There are two kinds of noise, and each is shrunk in the metric in which its entries have equal
+# variance. For the noise of privacy that is G itself. For the noise of sampling (the m users are a
+# sample) items are divided by the roots of `own`: a pair of independent items has variance 1/m.
 
 
 # Of the edge of the noise: the least that an item counts as, and how far what it has with itself is

@@ -67,9 +67,9 @@ AS_ALL = HeadRule(0.0, math.inf, 0.0, True)  # the global model, unchanged
 class Choice(NamedTuple):
     """What was decided about heads: the elected rule, or those that users weigh.
 
-    Users of two rows have the best rule without a head, `level`; those of one row have it if it is
-    clearly better than the global model, as `lone`. The `scores` of the rules are logs of how
-    likely the votes are if one is the best.
+    `level` is for users with two rows: the best rule without a head. `lone` is for users with one
+    row: the same rule if it is clearly better than the global model, else that model. The `scores`
+    of the rules are log-likelihoods of the votes if one is the best.
     """
 
     rules: tuple[HeadRule, ...]

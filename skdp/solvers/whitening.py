@@ -124,9 +124,10 @@ def release_place(
 ) -> Place:  # fmt: skip
     """Release the location of records, and their units: medians of entries, then clipped means.
 
-    A median counts where it is farther from 0 than the entries are from it. A mean has noise in
-    proportion to the distance from the place before, down to the spread: each is shrunk to where it
-    began, as its noise demands. Without `centered`, records lie about 0.
+    A median is used only if it is farther from 0 than the entries are from it. The noise of a mean
+    is proportional to the distance of the records from the place before, so each mean comes nearer,
+    until that distance is the spread of the records. It is shrunk to the place before as its noise
+    demands. Without `centered`, records lie about 0.
     """
     at, units, radius = place
     shape = len(units[0]), len(units[1])
