@@ -30,8 +30,8 @@ def degree_scale(degrees: Answer, weight: float, spread: float) -> FloatArray:
     """Return 1/sqrt of the noise variance of each row: that of its random edges, and of releases.
 
     The variance of the edges is the degree, times the `weight` of an edge. That of the released
-    eigenvectors is `spread` times the variance of the released degrees. A `spread` of 0 stands for a
-    graph that was released as a whole, whose rows have the noise of the degrees. Squares of scales
+    eigenvectors is `spread` times the variance of the released degrees. A `spread` of 0 means that
+    the whole graph was released, and its rows have the noise of the degrees. Squares of scales
     have mean one, so that eigenvalues keep their units.
     """
     mean = max(float(degrees.value.mean()), weight)
