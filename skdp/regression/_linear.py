@@ -289,8 +289,8 @@ class Releases:
             search_arguments = self.session, self.ask.lengths(), share, root_d
             median = base.clip_norm_of(self.estimator, *search_arguments)
             if not learnt and median > 2 * given and hasattr(self.estimator, "target_bounds"):
-                said = f"{type(self.estimator).__name__} gives most records a small weight: rows"
-                said += f" have norms of about {median:.2g}, clip_norm is {given:g}. Use 'auto'."
+                said = f"{type(self.estimator).__name__} gives most records a small weight: row"
+                said += f" norms are about {median:.2g}, and clip_norm={given:g}. Use 'auto'."
                 warn_caller(said, PartialSignalWarning)
             found = self.wider * median
             given = found if learnt or found < _SEARCH_ERROR * given else given
