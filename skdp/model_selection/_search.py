@@ -364,7 +364,8 @@ class DPGridSearchCV(PrivateSearch):
         A search has no folds; any other value raises an error.
     epsilon, delta : float, default=1.0, 1e-6
         Total budget of one call of fit, for the tuning and the model. With ``delta=0`` estimators
-        that offer it are tuned with pure differential privacy.
+        that offer it are tuned with pure differential privacy. An epsilon above about 35 (at the
+        default delta) has the noise of 35.
     strategy : {"auto", "random_stopping", "compose"}, default="auto"
         "compose" runs every candidate once and publishes all scores. "random_stopping" runs a
         secret random number of randomly drawn candidates, and publishes the best run alone; with
@@ -507,7 +508,8 @@ class DPRandomizedSearchCV(PrivateSearch):
         A search has no folds; any other value raises an error.
     epsilon, delta : float, default=1.0, 1e-6
         Total budget of one call of fit, for the tuning and the model. With ``delta=0`` estimators
-        that offer it are tuned with pure differential privacy.
+        that offer it are tuned with pure differential privacy. An epsilon above about 35 (at the
+        default delta) has the noise of 35.
     n_iter : int, default=10
         Number of candidates that are drawn.
     strategy : {"auto", "random_stopping", "compose"}, default="auto"
