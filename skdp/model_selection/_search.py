@@ -359,7 +359,8 @@ class DPGridSearchCV(PrivateSearch):
         From `make_private_scorer`; the search sets its budget. None takes minus a mean loss. It is
         the error rate of a classifier ("accuracy"), the fraction of the squared distance from the
         mean that a projection loses, the fraction of hidden items that a recommender misses, or the
-        squared error of a regressor with public `target_bounds`.
+        squared error of a regressor with public `target_bounds`, for errors of at most half of
+        their range.
     cv : None, default=None
         A search has no folds; any other value raises an error.
     epsilon, delta : float, default=1.0, 1e-6
@@ -503,7 +504,8 @@ class DPRandomizedSearchCV(PrivateSearch):
         From `make_private_scorer`; the search sets its budget. None takes minus a mean loss. It is
         the error rate of a classifier ("accuracy"), the fraction of the squared distance from the
         mean that a projection loses, the fraction of hidden items that a recommender misses, or the
-        squared error of a regressor with public `target_bounds`.
+        squared error of a regressor with public `target_bounds`, for errors of at most half of
+        their range.
     cv : None, default=None
         A search has no folds; any other value raises an error.
     epsilon, delta : float, default=1.0, 1e-6
