@@ -147,13 +147,13 @@ def released_whole(
 
 
 def _next_to_edges(ours: float, theirs: float, weight: float) -> tuple[float, float]:
-    """Return the thresholds of both routes for groups, next to the noise of the edges themselves.
+    """Return the detection limits L of both routes for groups, with the noise of the edges.
 
-    Edges of `weight` scatter about the chances that groups give them: in a graph of mean degree d
-    up to E = 2 sqrt(d weight). A graph that shows groups has the more edges the larger their
-    eigenvalue L is: d = _USUAL_DEGREE L. In one release both noises add, L^2 = ours^2 + E^2. All
-    products share that of the edges; they find what stands out of the larger one, as E takes no
-    less than their own noise does: L^4 = theirs^4 + (_STANDS_OUT E)^4.
+    Edges are drawn with the probabilities that groups give them. In a graph of mean degree d this
+    adds noise of spectral norm E = 2 sqrt(d weight). A larger eigenvalue L of the groups takes more
+    edges: d = _USUAL_DEGREE L. In one release the squares of both noises add: L^2 = ours^2 + E^2.
+    In products they do not, because all products have the same noise of the edges: the larger of
+    both decides, about L^4 = theirs^4 + (_STANDS_OUT E)^4.
     """
     edge = 4 * _USUAL_DEGREE * weight  # E^2 = edge L
     square = (_STANDS_OUT**2 * edge / theirs) ** 2
@@ -174,15 +174,16 @@ def choose_one_shot(
 ) -> tuple[str, str]:
     """Choose an algorithm, "one_shot" or another one; return its name and the reason.
 
-    Entries that are not negative have sums of columns, with little noise and near the direction of
-    the largest singular value: "sums" where no algorithm detects much else, and their noise is not
-    larger without the delta. It is "auto" where that depends on how large entries are; on how far
-    they are from 0 and `high`, as rounding them has noise that no budget takes away;
-    on how long rows are, as a moment has the less noise the shorter they are; and on how evenly
-    columns share them: directions of few columns have more noise in products. Other directions are
-    seen, too, where the noise of an entry is less than the scatter of the entries. A ledger knows
-    what kind of a budget a fit has before it begins; there entries are taken to be 0 or `high`, and
-    means guessed.
+    The lowest detection limit wins. "sums" releases column sums only, if no algorithm detects much
+    else: without negative entries they are near the first direction, with little noise. (Their
+    Laplace noise must not be larger than Gaussian noise with the delta.)
+
+    Some limits depend on private entries. Rounding them to 0 and `high` adds noise at any budget. A
+    moment has less noise if rows are shorter, and products have more if few columns hold most
+    entries. If the entries vary by more than their noise, other directions are found, too. So the
+    choice is made for the ends of what entries may be. If it differs between these, "auto" is
+    returned, and the caller releases what decides. In a ledger the kind of a budget is fixed before
+    a fit begins; there entries are taken as 0 or `high`, with a guessed mean.
 
     Parameters
     ----------

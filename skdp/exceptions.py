@@ -30,7 +30,7 @@ class PartialSignalWarning(UtilityWarning):
 
 
 class PrivacyWarning(UserWarning):
-    """Something weakens or voids the stated guarantee, and the caller asked for it."""
+    """A setting of the caller weakens or voids the stated guarantee."""
 
 
 class PrivacyUnitWarning(PrivacyWarning):

@@ -195,7 +195,7 @@ def try_case(estimator, case):
 def check_result(fitted, transcript):
     spent = fitted.privacy_spent_
     assert spent.epsilon <= fitted.epsilon and spent.delta <= max(fitted.delta, 0)
-    read = [line for line in fitted.releases_ if line.mechanism != "paid, not read"]
+    read = [line for line in fitted.releases_ if line.mechanism != "charged, nothing released"]
     assert len(transcript) == len(read) and not transcript.faults
     assert np.shape(fitted.n_features_in_) == ()
     if fitted.epsilon == math.inf:

@@ -358,11 +358,11 @@ class CountsIn:
     def of(cls, points: FloatArray, center: FloatArray | None) -> CountsIn:
         """Count the entries at most each point, or within that distance of the centre, as float32.
 
-        Counting is fast at keys whose last 16 bits are zero: it needs the codes alone. So the ends
-        of an interval about a centre are moved to such keys where that moves them by less than a
-        16th of the distance; otherwise they stay. All ends are public, and distances are rough grid
-        points anyway. Two points are appended: one counts all entries, one those equal to the
-        centre (none without a centre).
+        Counts at keys whose last 16 bits are zero are fast, because they need only the codes. So an
+        end of an interval about a centre is moved to such a key if that moves it by less than a
+        16th of the distance. This does not concern privacy, as all ends are public, and hardly the
+        search, as distances are rough grid points. Two points are appended: one counts all entries,
+        one those equal to the centre (none without a centre).
         """
         high = np.hstack([points, np.full((len(points), 2), (math.inf, 0.0))])
         low, far = np.full_like(high, math.inf), np.zeros_like(high)

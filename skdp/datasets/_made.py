@@ -41,7 +41,7 @@ def make_spiked_rows(
     n_components : int, default=5
         Number of strong directions.
     captured : float, default=0.6
-        Share of the variance that they hold together.
+        Fraction of the variance that they hold together.
     random_state : int, Generator or None, default=None
         Seed of the data.
 
@@ -77,8 +77,8 @@ def make_interactions(
 ) -> Any:
     """Binary user-item matrix: Zipf popularity, planted factors, log-normal activity.
 
-    Each user has one factor, a part of the catalogue; a share of the user's items is drawn from it,
-    the rest from the whole catalogue, always by popularity.
+    Each user has one factor, which is a part of the catalogue. A fraction of the user's items is
+    drawn from it, the others from the whole catalogue, always by popularity.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def make_interactions(
     popularity : float, default=0.8
         Exponent of the popularity: item i is drawn with weight ``i ** -popularity``.
     factor_fraction : float, default=0.75
-        Share of a user's items that comes from the user's factor.
+        Fraction of a user's items that comes from the user's factor.
     random_state : int, Generator or None, default=None
         Seed of the data.
 
@@ -148,7 +148,7 @@ def make_user_items(
     n_factors : int, default=30
         Number of factors.
     overlap : float, default=0.5
-        Share of the items that is drawn by popularity alone; with 1 there is nothing to learn.
+        Fraction of the items that is drawn by popularity alone; with 1 there is nothing to learn.
     spread : float, default=2.0
         How far factors are apart: each weighs an item by its popularity times exp(spread z), z
         standard normal. With 0 all factors are the same.

@@ -324,8 +324,8 @@ class FactorizerStreams(StreamingMixin):
     def _check_message(self, message):
         if hasattr(self, "privacy_spent_") and not self._state.released:
             raise PrivacyError(
-                "this factorizer is fitted, or a copy of a fitted one: the receipt of a merge "
-                "would not tell what that spent. Use sklearn.base.clone."
+                "this factorizer was fitted, or is a copy of a fitted one, and the receipt of a "
+                "merge would not include that fit. Use sklearn.base.clone."
             )
         states.check_message(self._state, message, self._unit(stream=True))
 

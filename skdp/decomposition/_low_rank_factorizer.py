@@ -58,9 +58,10 @@ class DPLowRankFactorizer(
         The bound of the unit. "entry": what an entry is clipped to; None is (0, 1). "frobenius" and
         "rank_one": the norm of the largest change; "row": the largest norm of a row; None is 1.
     method : {"auto", "two_sketch", "three_sketch", "dense"}, default="auto"
-        What is released: sketches of rows and columns, a third sketch of both, or A itself
-        ("dense"), and for rows, and entries of one sign, the sum of the rows. "auto" takes "dense",
-        which has less error, up to 20 million entries.
+        What is released with noise: sketches of rows and of columns, the same and a third sketch of
+        both, or A itself ("dense"). With the row unit, and for entries of one sign, each also
+        releases the sum of the rows. "auto" takes "dense", which has less error, up to 20 million
+        entries.
     sketch : {"gaussian", "srht", "sparse", "isometry"}, default="gaussian"
         Kind of sketch. "sparse" makes updates fast.
     sensitivity_mode : {"random", "oblivious", "worst_case"}, default="random"

@@ -95,8 +95,8 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         Public point that is subtracted first; None is the origin.
     limits : array of shape (2, 2) or "auto", default="auto"
         Public ends (low, high) of both coordinates. "auto" spends a fifth of the budget to find
-        them, three standard deviations about the mean. Up to a tenth of the coordinates may lie far
-        outside; they are truncated first.
+        them: three standard deviations about the mean of truncated coordinates. They may leave out
+        up to a tenth of the coordinates, if these lie far from the others.
     n_bins : int or "auto", default="auto"
         Bins per axis of the histogram; "auto" follows from released class sizes and the noise.
     budget_split : dict or "auto", default="auto"

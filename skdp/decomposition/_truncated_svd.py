@@ -94,27 +94,28 @@ class DPTruncatedSVD(
         - Rows: "gram" (and "arpack") releases the Gram matrix and column sums. "power" (and
           "randomized") takes power steps, which start at the sums. "screened" starts them at the
           Gram matrix of the columns with the largest sums, for wide rows that are sparse, or whose
-          entries seem to have one sign. With few rows, "auto" counts those with negative entries.
-          If they are rare, column sums have the rest of the budget.
+          entries seem to have one sign. With few rows without negative entries, "auto" releases
+          column sums only.
         - Interactions: "gram" (and "arpack"), "screened" (the Gram matrix of the most popular
           items), "power" (and "randomized"), "one_shot". "auto" releases the number of
-          interactions first, unless `unit_bound` is given. With few users, item counts have all
-          of the budget.
+          interactions first, unless `unit_bound` is given. With few users it releases item counts
+          only.
         - Entries: "gram" (and "arpack") and "screened" for thin matrices, "alternating" (and
           "randomized"), "one_shot". "auto" may first release the means of columns, for entries in
-          (0, high), and how far entries are from these bounds; for both signs, the sum of squares.
-          If noise hides most other directions, column sums have all of the budget.
-        - Edges: "power", "one_shot". "auto" may first release the sum of the weights, and of their
-          distances from their bounds. Degrees have all of the budget as column sums have.
+          (0, high), and the variance of rounding entries to these bounds. For both signs it may
+          release the sum of squares. If noise hides most other directions, it releases column sums
+          only.
+        - Edges: "power", "one_shot". "auto" may first release the sum of the weights, and the
+          variance of rounding them. If noise hides most other directions, it releases degrees only.
         - "entry_change", "frobenius": "alternating", or "one_shot", which adds noise to the matrix.
         - "edge_change", "mixed": "power". "spectral": "alternating".
 
         For interactions, entries in (0, high) and edges, "one_shot" flips each cell or pair with
         probability 1/(1 + e^epsilon), with pure differential privacy for any `n_components`. It is
-        rejected if it would flip more than 2e7 cells. Entries and edges of other bounds have
-        Laplace noise, up to 1,500 rows or columns. With ``delta=0``, units of entries also have
-        "deflation", one component after the other. In a `PrivacyLedger`, "auto" releases nothing
-        first.
+        rejected if it would flip more than 2e7 cells. With other bounds, it adds Laplace noise to
+        entries and edges, for up to 1,500 rows or columns. "deflation" finds one component after
+        the other; all units of entries have it with ``delta=0``. In a `PrivacyLedger`, "auto"
+        releases nothing first.
     n_iter : int or "auto", default="auto"
         Number of power steps. Each is a release, so more are not better.
     n_oversamples : int or "auto", default="auto"
@@ -147,19 +148,19 @@ class DPTruncatedSVD(
     explained_variance_ : ndarray of shape (n_components,)
         Released variance of the projected rows, which are scaled down to `clip_norm_` before.
     explained_variance_ratio_ : ndarray of shape (n_components,)
-        Its fraction of the released total variance. No total is released by products under a
-        caller's contract, and by products with ``delta=0``: then it is the fraction of the variance
-        of the released components. If only column sums were released, the total is an upper bound.
+        Its fraction of the released total variance. Two kinds of fits release no total: products
+        for a unit whose bound you ensure, and products with ``delta=0``. Then it is the fraction of
+        the variance of all released components. If only column sums were released, the total is an
+        upper bound.
     singular_values_ : ndarray of shape (n_components,)
-        Released singular values. Where the parameter (or a PrivacyLedger) sets "one_shot", those of
-        edges at epsilon below about 2.5, and of more than 1,500 rows and columns, contain the
-        variance of rounding entries to 0 and `high`.
+        Released singular values. If `algorithm` (or a PrivacyLedger) sets "one_shot", they contain
+        the variance of rounding entries to 0 and `high` in two cases: for edges at epsilon below
+        about 2.5, and for more than 1,500 rows and columns.
     left_singular_vectors_ : ndarray of shape (n_samples, n_components)
-        Units other than row and interaction: left singular vectors, which may be published. With
-        "gram" and "screened" they are one product, with 5% of the budget: of many rows they may be
-        noise next to accurate `components_`, without a warning. "alternating" releases both alike.
-        Column sums alone show what rows have in common: each column is one number, or in proportion
-        to degrees.
+        Units other than row and interaction: left singular vectors, which may be published. "gram"
+        and "screened" spend 5% of the budget on them. With many rows they may be noise, without a
+        warning, although `components_` are accurate. "alternating" spends as much on both. If only
+        column sums were released, all rows are equal, or (in a graph) proportional to degrees.
     n_samples_seen_ : int
         Number of rows: released under "add_remove" for the row unit, otherwise exact (public).
     clip_norm_ : float

@@ -58,19 +58,19 @@ def interaction_route(estimator, shape, degree=None):
         return _moment_route(estimator, estimator._checked_session(), shape, degree or 1)[:2]
     hidden = "other directions are below the noise, or cells are too many for randomized response"
     said = "less noise" if name == "one_shot" else hidden
-    return name, f"{name}: {said}, at {degree or 'any number of'} items of a user"
+    return name, f"{name}: {said}, for {degree or 'any number of'} items per user"
 
 
 def _best_at(estimator, shape, degree):
-    """Name what shows most at a mean degree: the "moment", flips ("one_shot"), or "sums".
+    """Name what captures most at a mean degree: the "moment", flips ("one_shot"), or "sums".
 
-    Flips show more than the moment if they explain more than half of a direction of which it
-    explains half. Its squared norm is root 2 of half the edge of the moment, x times the noise of m
-    flips; they show (x^2 - b)/(x^2 + b x) of it, b = n/m.
-    Sums of items need no delta, and have far less noise without. They get all of the budget where
-    flips show less than 0.9 of the mean of equally popular items: (y^4 - m n s^4) / (y^4 + y^2 n
-    s^2), for the square y^2 of its singular value. Where the moment shows more than flips, it must
-    hide other directions, too: it would leave the sums a third of the budget.
+    Flips and the moment are compared on a direction of which the moment captures half: one whose
+    squared norm is root 2 of half the noise level of the moment. If that is x times the noise of m
+    flips, these capture (x^2 - b)/(x^2 + b x) of it, b = n/m.
+    Sums of items need no delta, and have far less noise without. They get the whole budget if flips
+    capture less than 0.9 of the mean of equally popular items: (y^4 - m n s^4) / (y^4 + y^2 n s^2)
+    for its singular value y. If the moment captures more than flips do, it must hide other
+    directions, too, which is so if it would leave the sums a third of the budget.
     """
     (m, n), session = shape, estimator._checked_session(pure=True)
     if session.budget.exact:
@@ -98,8 +98,8 @@ def _moment_route(estimator, session, shape, floor):
     noise = _item_noise(estimator, session, n, floor)
     signal = m / noise if noise else math.inf
     columns = spectral.moment_columns(signal, n, estimator.n_components)
-    some = f"{columns} columns{' or all' * (columns < n)}"
-    return "screened", f"screened: products of {some}, at {floor} items of a user", noise, columns
+    said = f"screened: Gram matrix of {columns} columns{' (or all)' * (columns < n)}"
+    return "screened", f"{said}, for {floor} items per user", noise, columns
 
 
 def _item_noise(estimator, session, n, floor):

@@ -74,14 +74,15 @@ class PowerMethodClient(_clients.FederatedClient):
     """One holder of rows in a decentralised fit, with (epsilon, delta)-differential privacy.
 
     What leaves this client satisfies (`epsilon`, `delta`)-differential privacy for one unit of its
-    rows against the server and readers of the model (other clients too with
-    ``config.n_colluders`` of at least 1; without, mu is ``config.against_clients`` times as large
-    against a client, which knows its own noise), if at most ``config.n_colluders`` clients share
-    what they know with the server, if at most
-    ``config.n_dropouts`` drop out of an opened step, and if contributions are summed by secure
-    aggregation. A client accepts no bound from the server: it recomputes each one, and refuses what
-    its own budget does not cover. All parties are assumed to follow the protocol; the user guide
-    says what a server that does not can do.
+    rows, against the server and readers of the model. With ``config.n_colluders`` of at least 1
+    this includes other clients. With 0, a client knows its own noise, and against it mu is
+    ``config.against_clients`` times as large.
+
+    Three conditions apply. Contributions are summed by secure aggregation, whose parties follow the
+    protocol. At most ``config.n_colluders`` clients share what they know with the server. At most
+    ``config.n_dropouts`` drop out of an opened step. A client accepts no bound from the server: it
+    recomputes each one, and refuses what its own budget does not cover. The user guide says what a
+    server that breaks the protocol can do.
 
     Parameters
     ----------
@@ -259,12 +260,12 @@ class FederatedPowerMethod:
     """The server of a federated fit of a decomposition; rows stay with their holders.
 
     The fitted estimator satisfies its (`epsilon`, `delta`)-differential privacy for one unit of any
-    client's rows against all who see it (a client that took part counts as one of the
-    ``config.n_colluders``), and the server's view of the protocol satisfies it too, even
-    together with ``config.n_colluders`` clients, as long as contributions come through secure
-    aggregation and at most ``config.n_dropouts`` clients drop out of a step: each client adds a
-    part of the noise, and the honest parts alone make up the noise of the central fit. The cost
-    is public: the noise scale grows by ``sqrt(s / (s - T - F))`` when all of s clients answer.
+    client's rows, against all who see it. So does what the server receives, even together with
+    ``config.n_colluders`` clients. (A client that reads the result counts as one of these.) Two
+    conditions apply: contributions come through secure aggregation, and at most
+    ``config.n_dropouts`` clients drop out of a step. Each client adds a part of the noise, and the
+    honest parts alone make up the noise of the central fit. So the noise scale grows by
+    ``sqrt(s / (s - T - F))`` if all of s clients answer, for T colluders and F drop-outs.
 
     Parameters
     ----------

@@ -47,10 +47,10 @@ def warn_no_signal(estimator, session, attributes, n):
     if np.max(np.abs(attributes["eigenvalues_"])) >= edge:
         return
     warn_caller(
-        f"{type(estimator).__name__} learnt nothing from the graph: no eigenvalue exceeds both "
-        f"the noise, about {edge:.3g} in the units of 'eigenvalues_', and that of a random graph. "
-        "embedding_ contains degrees at most. Use a larger 'epsilon'. Only the upper triangle of "
-        "X is read: if X is not symmetric, pass X + X.T.",
+        f"{type(estimator).__name__} learnt nothing from the graph: no eigenvalue exceeds what "
+        f"noise alone (about {edge:.3g}) or a random graph would show. embedding_ contains the "
+        "degrees at most. Use a larger 'epsilon'. Only the upper triangle of X is read: if X is "
+        "not symmetric, pass X + X.T.",
         NoSignalWarning,
     )
 
@@ -131,24 +131,24 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         "degree" divides rows and columns by the root of their known noise, and removes the
         direction of the released degrees, except for the part that separates groups. If nothing
         else exceeds the noise, unequal degrees are the first column. "laplacian" removes the
-        direction of that root instead, and scales rows to norm 1. "none" returns the leading
-        eigenvectors. It is better at small budgets if groups have unequal sizes and nodes of a
-        group are similar, and worse otherwise.
+        direction of the roots of the noise instead, and scales rows to norm 1. "none" returns the
+        leading eigenvectors. It is better at small budgets if groups have unequal sizes and nodes
+        of a group are similar, and worse otherwise.
     n_iter : int or "auto", default="auto"
         Number of noisy products of "power". Each is a release, and the fit uses all of them.
     algorithm : {"auto", "power", "one_shot"}, default="auto"
         "power" releases noisy products with the graph. "one_shot" flips each pair with probability
         1/(1 + e^epsilon), with pure differential privacy for any `n_components`. It is rejected if
         it would flip more than 2e7 pairs. "auto" takes the lower detection limit, from public
-        numbers and, where it matters, from the released mean of the weights and their distance from
-        the bounds. In a PrivacyLedger it assumes that each weight is 0 or `high`.
+        numbers. If it matters, it first releases the mean weight and the variance of rounding the
+        weights. In a PrivacyLedger it assumes that each weight is 0 or `high`.
     unit_bound : (low, high), float or None, default=None
         The bound of the unit. "edge": weights are clipped to (low, high), which must contain 0;
         None is (0, 1). "one_shot" needs (0, high), and rounds a weight w to `high` with probability
         w/high, else to 0; up to 1,500 nodes it uses Laplace noise instead if a released number
-        shows that its error is smaller. With other bounds up to 1,500 nodes have Laplace noise if
-        ``n_components=1`` and "auto" chooses so. Other units: the largest change (of floats); None
-        is 1.
+        shows that its error is smaller. With other bounds, for up to 1,500 nodes and
+        ``n_components=1``, "auto" may add Laplace noise to the weights. Other units: the largest
+        change (of floats); None is 1.
     random_state : int, Generator, RandomState or None, default=None
         None draws noise from the operating system. With anything else the noise can be
         reproduced, so the fit is not private: it warns, and the receipt says "SEEDED".
@@ -156,8 +156,8 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
     Attributes
     ----------
     embedding_ : ndarray of shape (n_nodes, n_components)
-        Released embedding of the nodes. With "degree", a column has a smaller norm if less of it
-        exceeds the noise.
+        Released embedding of the nodes. With "degree", columns that are mostly noise are scaled
+        down.
     eigenvalues_ : ndarray of shape (n_components,)
         Released eigenvalues, signed, by decreasing magnitude; those of the scaled graph unless
         normalization="none". With "one_shot" they are debiased, and 0 below the noise level. A

@@ -388,7 +388,8 @@ def with_budget(
     estimator : Pipeline or private estimator
         What `check_pipeline` finds private from end to end, apart from its budgets.
     epsilon, delta : float, default=1.0, 1e-6
-        The total of one call of ``fit``.
+        The total of one call of ``fit``. An epsilon above about 35 (at the default delta) has the
+        noise of 35.
     assume_rowwise : iterable of str or type, default=()
         Steps for which you state that they treat each row by itself, as in `check_pipeline`.
 

@@ -352,7 +352,9 @@ def own_scorer(estimator: Any) -> PrivateScorer | None:
     """Return the private scorer that needs no bounds but those the estimator has; None if none.
 
     Classifiers: the share of wrong labels; projections: the share of a row that is lost; regressors
-    with `target_bounds`: the squared error; recommenders: the share of hidden items missed.
+    with `target_bounds`: the squared error, up to half of their range (no target is farther from
+    the middle, so that larger errors are worse than no model, and would cost four times the noise);
+    recommenders: the share of hidden items missed.
     """
     if is_classifier(estimator):
         return PrivateScorer("zero_one", (0.0, 1.0))
@@ -362,8 +364,8 @@ def own_scorer(estimator: Any) -> PrivateScorer | None:
     if hasattr(last, "inverse_transform"):
         return PrivateScorer("share_lost", (0.0, 1.0))
     bounds = getattr(last, "target_bounds", "auto")
-    high = 0.0 if isinstance(bounds, str) else float(np.max(np.ptp(bounds, axis=0))) ** 2
-    return PrivateScorer("squared_error", (0.0, high)) if high else None
+    largest = 0.0 if isinstance(bounds, str) else float(np.max(np.ptp(bounds, axis=0))) / 2
+    return PrivateScorer("squared_error", (0.0, largest**2)) if largest else None
 
 
 make_private_scorer = PrivateScorer  # the word that scikit-learn has for what makes a scorer

@@ -359,12 +359,14 @@ class DPGridSearchCV(PrivateSearch):
         From `make_private_scorer`; the search sets its budget. None takes minus a mean loss. It is
         the error rate of a classifier ("accuracy"), the fraction of the squared distance from the
         mean that a projection loses, the fraction of hidden items that a recommender misses, or the
-        squared error of a regressor with public `target_bounds`.
+        squared error of a regressor with public `target_bounds`, for errors of at most half of
+        their range.
     cv : None, default=None
         A search has no folds; any other value raises an error.
     epsilon, delta : float, default=1.0, 1e-6
         Total budget of one call of fit, for the tuning and the model. With ``delta=0`` estimators
-        that offer it are tuned with pure differential privacy.
+        that offer it are tuned with pure differential privacy. An epsilon above about 35 (at the
+        default delta) has the noise of 35.
     strategy : {"auto", "random_stopping", "compose"}, default="auto"
         "compose" runs every candidate once and publishes all scores. "random_stopping" runs a
         secret random number of randomly drawn candidates, and publishes the best run alone; with
@@ -502,12 +504,14 @@ class DPRandomizedSearchCV(PrivateSearch):
         From `make_private_scorer`; the search sets its budget. None takes minus a mean loss. It is
         the error rate of a classifier ("accuracy"), the fraction of the squared distance from the
         mean that a projection loses, the fraction of hidden items that a recommender misses, or the
-        squared error of a regressor with public `target_bounds`.
+        squared error of a regressor with public `target_bounds`, for errors of at most half of
+        their range.
     cv : None, default=None
         A search has no folds; any other value raises an error.
     epsilon, delta : float, default=1.0, 1e-6
         Total budget of one call of fit, for the tuning and the model. With ``delta=0`` estimators
-        that offer it are tuned with pure differential privacy.
+        that offer it are tuned with pure differential privacy. An epsilon above about 35 (at the
+        default delta) has the noise of 35.
     n_iter : int, default=10
         Number of candidates that are drawn.
     strategy : {"auto", "random_stopping", "compose"}, default="auto"

@@ -277,7 +277,9 @@ def plan_selection(
     """
     mean = float(max(n_candidates, 2) if mean_n_runs is None else mean_n_runs)
     if not 1 < mean <= 1e6:
-        raise ValueError(f"the expected number of runs must be in (1, 1e6]. Got {mean!r}.")
+        raise ValueError(
+            f"'mean_n_runs' (expected number of runs) must be in (1, 1e6]. Got {mean!r}."
+        )
     if epsilon == math.inf:
         return _composed(epsilon, delta, n_candidates, sessions)
     plans = []

@@ -294,10 +294,10 @@ class EntryQuery(_MatrixQuery):
     def spread(self) -> Bounded:
         """Return the sums of x (high - x), 0 if all entries are 0 or `high`, and of x high.
 
-        With a change of x by D high the second moves by D high^2; the first by that times |1 - u|,
-        where u high is the sum of both x, D <= u <= 2 - D: by (1 - D) D high^2 at most. So the l1
-        norm of both is at most D (2 - D) <= 1, in parts of high^2, which 0 against `high` attains.
-        Each pair of a graph is counted once.
+        Let an entry change from x to y, by D high. The second sum changes by D high^2. The first
+        changes by |x - y| |high - x - y| <= D (1 - D) high^2, as x + y lies in [D high, (2 - D)
+        high]. So the l1 norm of both is at most D (2 - D) high^2 <= high^2: a change from 0 to
+        `high`. Each pair of a graph is counted once.
         """
         if not self.unit.low == 0 < self.unit.high:
             raise ValueError(f"a spread needs entries in (0, high). Got {self.unit!r}.")

@@ -193,16 +193,16 @@ class RegressionQuery(GroupQuery):
     def products(self, bias: float, target_norm: float) -> Bounded:
         """Return [X, c]'[V, c] of rows scaled down to C, with targets and biases unchanged.
 
-        A row of norm L > C adds C of the bound, where the weights of least squares leave C^2 / L.
-        One record adds z w' with z = (f x, c), w = (v, c): |z| <= U, |w| <= T = (t^2 + c^2)^.5,
-        U T. Replace (z, w) by (p, r): the square of the change is convex in each of f x and v, so
-        that full norms are worst. With m = c^2 it is 2 U^2 T^2 - 2 (x.y + m) (v.s + m), largest in
-        a corner of |x.y| <= C^2, |v.s| <= t^2. For c <= max(C, t) that is -C^2, t^2 (opposite rows
-        have one target): (2 C T)^2; or C^2, -t^2 (one row has opposite targets): (2 t U)^2. (A
-        bias that is smaller in one than in the other, as after rounding, moves it by less: in the
-        first corner 4 C^2 t^2 + C^2 (l + k)^2 + t^2 (l - k)^2 + (l^2 - k^2)^2 for l, k <= c.)
-        Else 2 U T.
-        A group is scaled down as a whole, (x, c) to U: sum z w', by Cauchy-Schwarz of norm U T;
+        A row of norm L > C keeps the norm C here; weights of least squares would leave C^2 / L.
+        One record adds z w' with z = (f x, c), w = (v, c), |z| <= U, |w| <= T = (t^2 + c^2)^.5: at
+        most U T. Replace: let x, y be the two clipped rows and v, s their targets. The squared
+        change is convex in each of them, so it is largest at norms C and t. With m = c^2 it is then
+        2 U^2 T^2 - 2 (x.y + m) (v.s + m), largest in a corner of |x.y| <= C^2, |v.s| <= t^2. For
+        c <= max(C, t) that is one of two: opposite rows with one target, (2 C T)^2, or one row with
+        opposite targets, (2 t U)^2. Else the bound is 2 U T. (Rounding may make the biases l, k <=
+        c differ, which lowers it: the first corner is then 4 C^2 t^2 + C^2 (l + k)^2 + t^2 (l -
+        k)^2 + (l^2 - k^2)^2.)
+        A group is scaled down as a whole, (x, c) to norm U. By Cauchy-Schwarz it adds U T at most;
         replace 2 U T.
         """
         C, c, t = self.clip_norm, float(bias), float(target_norm)

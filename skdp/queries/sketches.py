@@ -13,9 +13,10 @@ Neighbours and the change of z (in units), by privacy unit:
 | row | one row of norm C/u (`IntegerRows`; replace: 2 C/u) | the same |
 | entry | one entry, alpha/u (truncation is monotone) | sum of abs values alpha/u |
 
-(5/4: k steps of the truncation lie k - 1 units apart or more, but for the float product: below
-2**52 that moves a step by up to 1/4.) Updates of an entry under "replace": alpha is twice the
-largest absolute value, not high - low: the two neighbours may have theirs at different times.
+(5/4: entries whose truncated values differ by k units differ by k - 1 units at least before, so
+truncation adds at most 1 to each; the float product that is truncated may add 1/4, below 2**52.)
+Updates of an entry under "replace": alpha is twice the largest absolute value, not high - low,
+because the two neighbours may have their updates at different times.
 
 For one entry, or a sum of absolute values, the bound is one on the l1 norm too: A, and the sum of
 its rows, may have Laplace noise.
@@ -54,9 +55,8 @@ from skdp.queries.entries import MatrixUnit
 from skdp.queries.sums import Neighbours
 
 _CORE_REMEDY = (
-    "Its entries are cut to whole numbers before they are multiplied from both sides, which a "
-    "change of bounded norm can use in all of them at once. Use method='two_sketch', or a larger "
-    "'epsilon'."
+    "The core sketch truncates entries to integers first, and a change of bounded norm may change "
+    "all of them, so its sensitivity is large. Use method='two_sketch', or a larger 'epsilon'."
 )
 _TRUNCATION = 1.25  # units that truncating an entry of both neighbours may add to their difference
 

@@ -287,12 +287,12 @@ class GroupQuery(SumQuery):
 # The split of a second moment at a public subspace: core and tangent part in one release.
 #
 # Notation: V is d x p, public, with orthonormal columns; a row x (||x|| <= C) splits into a = V'x
-# and r = x - V a. Its share of X'X V is (V a + r) a'. Scaling the core V a a' by 1/scale before the
-# release leaves b a' with b = r + V a / scale, of Frobenius norm ||a|| ||b||: half of C^2 at most
-# where the core is scaled away, against C^2 for the whole product. A group, whose rows Z have
-# squared norms of sum C^2 at most, adds one array: M = (Z - r A V')'A with A = ZV and r = 1 -
-# 1/scale. It is summed over the group's rows first and then clipped as a whole, so that parts
-# which cancel between rows need no noise.
+# and t = x - V a. It adds (V a + t) a' to X'X V: the core V a a' and the tangent part t a'. If the
+# core is divided by `scale` before the release, the row adds b a' with b = t + V a / scale, of norm
+# ||a|| ||b||. Without the core that is at most half of C^2, against C^2 for the whole product. A
+# group, whose rows Z have squared norms of sum C^2 at most, adds one array: M = (Z - r A V')'A with
+# A = ZV and r = 1 - 1/scale. It is summed over the group's rows first and then clipped as a whole,
+# so that parts which cancel between rows need no noise.
 
 
 ROW_UNIT = 2.0**-20  # unit of a row in clipped sums and of its size, in units of the clip norm
@@ -395,13 +395,14 @@ class TangentQuery(SumQuery):
     def product(self, clip_level: float) -> Bounded:
         """Return the sum of w b a', w = min(1, clip_level / (||a|| ||b||)).
 
-        One row: at most L = min(clip_level, largest size); replace: 2 L (x and its mirror image in
-        the tangent part are antipodal there). In integers a row z gives (z - r V rint(a)) times
-        rint(w a)', with a = V'z, r = 1 - 1/scale and b = z - r V a. Let f and e be what the two
-        roundings add: ||f|| <= min(||a||, sqrt(p)/2), as no number moves by more than itself, and e
-        likewise. The left factor has at most the norm of z (V a shrinks to (1 - r) V a - r V f),
-        and at most that of b plus r ||f||. So the product exceeds ||b|| ||w a|| by at most
-        r ||f|| ||a|| + ||z|| ||e|| <= ||z|| sqrt(p): that of both roundings (p/4) is inside.
+        One row: at most L = min(clip_level, largest size); replace: 2 L, because x and its mirror
+        image in the tangent part add opposite arrays.
+        Rounding: in integers a row z adds (z - r V rint(a)) times rint(w a)', with a = V'z,
+        r = 1 - 1/scale and b = z - r V a. Let f and e be the changes of a and of w a by rint, which
+        moves no number by more than 1/2, nor by more than its size: ||f|| <= min(||a||,
+        sqrt(p)/2), and e likewise. The left factor has at most the norm of z, as its part in V is
+        (1 - r) V a - r V f, and at most that of b plus r ||f||. So the norm exceeds ||b|| ||w a||
+        by at most r ||f|| ||a|| + ||z|| ||e|| <= ||z|| sqrt(p), which includes r ||f|| ||e||.
         Rounding the d x p result costs sqrt(d p).
         """
         d, p = self._V.shape

@@ -177,9 +177,9 @@ class DPRecommender(
     epsilon : float, default=1.0
         Budget of one call of `fit`; inf adds no noise.
     delta : float, default=1e-6
-        Budget of one call of `fit`. 0 is available for "one_shot" (interactions) and "popularity",
-        and if "auto" takes them. If users have at most about nine items, counts have less noise
-        with 0.
+        Budget of one call of `fit`. "one_shot" (interactions) and "popularity" accept 0, and so
+        does "auto" if it chooses one of them. If users have at most about nine items, counts have
+        less noise with 0.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         Rows: one is added or removed (the number of users is private), or replaced. Interactions:
         one is added or removed, or moved to another item of the same user.
@@ -207,8 +207,8 @@ class DPRecommender(
     Attributes
     ----------
     item_counts_ : ndarray of shape (n_features,)
-        Released popularity: noisy numbers of users, where users with many items may count less
-        (row unit: sums of rows of norm 1, or of sum 1 if delta is 0).
+        Released popularity: noisy numbers of users, in which users with many items may have less
+        weight (row unit: sums of rows scaled to norm 1, or to sum 1 if delta is 0).
     item_counts_noise_scale_ : float
         Standard deviation of its noise. With "one_shot", selected items have less: their counts are
         averaged with those of the randomized rows, in which every user counts fully.

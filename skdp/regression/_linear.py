@@ -55,8 +55,8 @@ def moment_size(n, share, unit_noise):
 # What the linear regressions share: bounds, the joint release, the solution.
 
 
-# _LOOSE: rows per column, over the noise. Beyond it, clip norms grow as its fourth root, so that
-# noise and clipping both vanish. (With the square root the noise would not.) Bounds of single
+# _LOOSE: rows per column, over the noise. Beyond it, clip norms grow as its eighth root, so that
+# noise and clipping both vanish: rows of small weight cost less than noise. Bounds of single
 # entries hardly affect the noise: they widen by the square root, if a last release shows that
 # predictions are better.
 _LOOSE = 0.01
@@ -218,20 +218,20 @@ class Releases:
         There are two pairs of bounds if predictions with the wider one may be better; a last
         release decides.
         """
-        self.wider = 1
+        over = 1.0
         if not self.exact:
-            over = _LOOSE * (self.n or 0) / (self.d * self.session.noise_multiplier)
-            self.wider = max(1, over**0.25)
+            over = max(over, _LOOSE * (self.n or 0) / (self.d * self.session.noise_multiplier))
+        self.wider = over**0.125
         self.units, self.cuts, self.cuts_share = self.public_units, [self.public_units], 0.0
         if self.learns:
             # With linear tails a fit of many rows would lose .02 without the factor.
-            cut, targets = _CUT * min(self.wider, 1.2), self.targets
+            cut, targets = _CUT * min(over**0.25, 1.2), self.targets
             if targets is not None:  # entries of sparse columns lie farther than deviations
                 longest = max(_MEDIAN_NORM * math.sqrt(self.d) / cut, 1.0)
                 cut = cut * np.clip(1 / np.sqrt(self.columns.filled), 1.0, longest)
             cuts = [cut]
-            if self.wider**2 > 2 and targets is not None and not most_undetected(targets):
-                wide, rare = cut * self.wider**2, cut**2 * self.columns.filled < 1
+            if over > 4 and targets is not None and not most_undetected(targets):
+                wide, rare = cut * math.sqrt(over), cut**2 * self.columns.filled < 1
                 cuts = [np.where(rare, wide, cut), wide]  # usual entries of rare dummies lie beyond
             ends = (np.broadcast_to(each, self.d) for each in cuts)
             self.units, *self.cuts = map(self._learnt_units, (cuts[-1], *ends))
@@ -289,8 +289,8 @@ class Releases:
             search_arguments = self.session, self.ask.lengths(), share, root_d
             median = base.clip_norm_of(self.estimator, *search_arguments)
             if not learnt and median > 2 * given and hasattr(self.estimator, "target_bounds"):
-                said = f"{type(self.estimator).__name__} gives most records a small weight: rows"
-                said += f" have norms of about {median:.2g}, clip_norm is {given:g}. Use 'auto'."
+                said = f"{type(self.estimator).__name__} gives most records a small weight: row"
+                said += f" norms are about {median:.2g}, and clip_norm={given:g}. Use 'auto'."
                 warn_caller(said, PartialSignalWarning)
             found = self.wider * median
             given = found if learnt or found < _SEARCH_ERROR * given else given

@@ -153,9 +153,9 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         Whether to release a second moment and whiten the scaled features with it. False is for
         features without correlations.
     head_selection : {"private_vote", "subspace", "per_user"}, default="private_vote"
-        How users fit their models: by a rule that noisy votes select, inside the subspace, or by a
-        mean of all rules that each user weights by its own leave-one-out errors. The last applies
-        too if the votes show no best rule.
+        How users fit their models. "private_vote": by the rule that noisy votes select.
+        "subspace": inside the subspace. "per_user": by a mean of all rules, which each user weights
+        by its own leave-one-out errors; this also applies if the votes show no best rule.
     loss : {"squared", "huber", "absolute"} or object, default="squared"
         What the users' models minimise: a convex function of the residual. An object, such as
         `QuantileLoss`, has the methods ``value(residual)`` and ``derivative(residual)`` of arrays.
@@ -198,7 +198,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         Whether the scale of the targets was found. If not, a user's model starts from that user's
         mean.
     global_model_found_ : bool
-        Whether the global model exceeds its noise, which hides at most four fifths of it. If not,
+        Whether the global model exceeds its noise: at least a fifth of it is not noise. If not,
         users without a model of their own get about the middle of the range, and models of the
         others start there.
     head_rule_ : HeadRule or None

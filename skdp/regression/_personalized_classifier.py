@@ -51,9 +51,9 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         Whether to release a second moment and whiten the scaled features with it. False is for
         features without correlations.
     head_selection : {"private_vote", "subspace", "per_user"}, default="private_vote"
-        How users fit their models: by a rule that noisy votes select, inside the subspace, or by a
-        mean of all rules that each user weights by its own leave-one-out errors. The last applies
-        too if the votes show no best rule.
+        How users fit their models. "private_vote": by the rule that noisy votes select.
+        "subspace": inside the subspace. "per_user": by a mean of all rules, which each user weights
+        by its own leave-one-out errors; this also applies if the votes show no best rule.
     classes : array-like or None, default=None
         The public list of classes. None takes the labels in y, makes them public, and warns. A user
         with any other label counts only in the search for the scales of columns.

@@ -150,12 +150,12 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         Whether to fit an intercept, which has no penalty.
     target_bounds : (low, high) or "auto", default="auto"
         Public bounds of the targets, as numbers or arrays; targets are truncated to them. 12% of
-        the budget find a private centre and scale of each target within given bounds, and how far
-        from it targets are truncated: less noise truncates fewer of them. If most are not found,
-        the search goes on with half of the budget of the model. A target that is still not found
-        takes those of its bounds; with few records the fit predicts the mean within them alone, and
-        a warning says so. With "auto", the search may take all of that budget; the fit then
-        predicts the centre alone.
+        the budget find a private centre and scale of each target within these bounds. They also
+        find at how many scales targets are truncated: less noise truncates fewer of them. If most
+        targets are not found, the search continues with half of the budget of the model. A target
+        that is still not found takes centre and scale from its bounds. With few records, the fit
+        predicts only the mean within the bounds, and warns. With "auto", the search may take all of
+        the budget of the model, and the fit then predicts only the centre.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
         Public bounds of the columns, in the forms of `PublicScaler`; entries are truncated to them.
         With ``clip_norm="auto"``, centres and scales are found within them; a column that is not

@@ -248,9 +248,9 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         if shares @ right - top <= min(CLEAR * error, 0.15 * (1 - top)) or np.sort(right)[-2] < 0.1:
             remedy = "class_weight='balanced', " if top > 0.5 else ""
             warn_caller(
-                f"{type(self).__name__} may predict one class for nearly all rows (it finds less "
-                "than a tenth of each other class), or be hardly better than that. "
-                "Released class counts, in which clipped rows count less: "
+                f"{type(self).__name__} may predict one class for nearly all rows (less than a "
+                "tenth of each other class is found), or be hardly better than that. Released "
+                "class counts, in which clipped rows have less weight: "
                 f"{np.rint(found.totals).astype(int).tolist()}. "
                 f"Use {remedy}more records or a larger 'epsilon'.",
                 PartialSignalWarning,

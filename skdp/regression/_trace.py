@@ -114,9 +114,9 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     n_samples_ : int
         Number of records: released under "add_remove", exact under "replace".
     residual_std_ : float
-        Released standard deviation of the residuals; 0 if none was found. It is estimated from the
-        median norm of contributions, as for normal residuals, and truncated to a confidence
-        interval from released second moments. Without noise, it uses the median alone.
+        Standard deviation of the residuals; 0 if none was found. It follows from the released
+        median norm of contributions, as if residuals were normal, within a confidence interval from
+        released second moments.
     gradient_clip_norms_ : tuple of float
         Released norms to which contributions were clipped.
     n_iter_ : int

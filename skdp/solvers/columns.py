@@ -93,8 +93,9 @@ class Columns(NamedTuple):
     filled : array of shape (d,)
         At most about what fraction of entries differs from the centre.
     located : array of bool, shape (d,)
-        Whether the scale was found, and the centre is placed or, with many rows, as uncertain as up
-        to `FAR` scales: a longer search for it would cost a model more than its error does.
+        Whether the scale was found, and the centre is known well enough: it is placed or, with many
+        rows, uncertain by up to `FAR` scales. A longer search would cost a model more than that
+        error does.
     """
 
     center: FloatArray
@@ -261,12 +262,12 @@ def _medians(
 ) -> tuple[_Medians, float]:
     """Search for the median of each column; many entries may be equal, and all far from 0.
 
-    Where nearly all entries lie on one side of each point of a stage, a column may be far narrower
-    than a cell, as one that lies 100,000 of its scales from 0. Up to two more stages refine the
-    search. They and the search for scales share the remaining budget, whose new unit is returned. A
-    very round number, such as the ones of a dummy, is not refined; it must be rounder than for a
-    centre, because a narrow column is lost without refinement. `half` is what half of the rows add
-    to a rank.
+    If nearly all entries lie on one side of every grid point, the column may be far narrower than a
+    cell of the grid: it may lie 100,000 of its scales from 0. Up to two more stages then refine the
+    grid. They and the search for scales share the remaining budget, whose new unit is returned.
+    Around a very round number nothing is refined, because many entries probably equal it, as in a
+    dummy. It must be rounder than to become a centre, because a column that is narrow after all is
+    lost without refinement. `half` is what half of the rows add to a rank.
     """
     if within is None:
         _search(first, partial(ask.distances, np.zeros(len(half))), "bin", unit)
@@ -309,10 +310,10 @@ def _scales_about(
 ) -> list[Columns]:  # fmt: skip
     """Search for the scales about released centres, and return the columns of each kind.
 
-    If one half of the entries is nearly equal and the other is not, the median distance is far too
-    small a scale. So where a significant number of entries lies far outside, the scale is raised by
-    the smallest factor at which only few lie beyond FAR scales; with less noise, fewer may. The
-    deviation grows with the fraction that lies far outside.
+    A scale starts as the median distance from the centre. That is far too small if one half of the
+    entries is nearly equal and the other is not. So if significantly many entries lie beyond FAR
+    scales, the scale is raised by the smallest factor that leaves few of them outside; with less
+    noise, fewer may be. The deviation grows with the fraction that lies far outside.
     """
     center, d, kinds = medians.center, len(medians.center), medians.about_zero.kinds
     near = np.where(np.isfinite(medians.near), medians.near, medians.within)
@@ -374,8 +375,9 @@ def _raised(
 
     The first is the fraction of entries beyond the next smaller factor, among those that differ
     from the centre. The second is half of the number of entries that differ from the centre. It is
-    at most half of all rows (`most`): else its noise would raise a scale of one column in 300, by
-    up to 4^7. For the same reason it takes clearer counts to raise a scale by more than 4 or 16.
+    limited to half of all rows (`most`), because its noise would otherwise raise the scale of one
+    column in 300, by a factor of up to 4^7. For the same reason a factor above 4 or 16 needs counts
+    that exceed their noise by more.
     """
     share = part * unit / questions
     total = about.ranks(np.full(len(at), len(_RAISES) * cells), share=share)

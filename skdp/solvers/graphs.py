@@ -27,11 +27,12 @@ def released_degrees(ask: AsksProducts, n: int, share: float) -> Answer:
 
 
 def degree_scale(degrees: Answer, weight: float, spread: float) -> FloatArray:
-    """Return 1/sqrt of the noise of each row: of its edges, which is its degree, and released.
+    """Return 1/sqrt of the noise variance of each row: that of its random edges, and of releases.
 
-    `weight` is that of an edge. The noise of eigenvectors is `spread` times the variance of the
-    released degrees; 0 if all is released, so that decompositions cost no budget. Squares of scales
-    have mean one: eigenvalues keep their units.
+    The variance of the edges is the degree, times the `weight` of an edge. That of the released
+    eigenvectors is `spread` times the variance of the released degrees. A `spread` of 0 means that
+    the whole graph was released, and its rows have the noise of the degrees. Squares of scales
+    have mean one, so that eigenvalues keep their units.
     """
     mean = max(float(degrees.value.mean()), weight)
     own = weight * np.maximum(degrees.value, _FEWEST * mean)

@@ -27,8 +27,10 @@ from skdp._limits import NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
 from skdp.solvers.linalg import largest_of_noise, leading_eigenvectors, orthonormal
 
-_PRIOR = 0.03  # of the signal in the last product: other directions are weaker
-# Of the variance of the noise, where no signal is seen: at 1e-12 one graph of four is lost.
+# Prior variance of an entry of A, which `Transcript` calls t: so much of the signal in the last
+# product, because directions that were not found yet are weaker. If no signal exceeds the noise, it
+# is _LEAST of the variance of the noise: at 1e-12 one graph of four is lost.
+_PRIOR = 0.03
 _LEAST = 1e-3
 _SHORTEN = 0.25  # rows of a query, in squared mean lengths, where all is noise
 
@@ -87,8 +89,9 @@ class Transcript:
     def signal(self) -> float:
         """Return the variance of an entry of the last answer beyond its noise.
 
-        It is the mean over the wanted directions, of what is above the edge of pure noise. The
-        weakest may be noise at any budget, and beside the strongest others are taken for signal.
+        It is the mean over the wanted directions of what exceeds the noise level. The weakest may
+        be noise at any budget, so it is no measure; nor is the strongest, next to which noise in
+        the others would count as signal.
         """
         answer, scale = self.steps[-1][1]
         m, p = answer.shape

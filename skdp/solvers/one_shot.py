@@ -128,9 +128,10 @@ def normalised_pairs(
     squared lengths of these rows, and the sums of the rows.
 
     Without a floor it is the mean degree. For a dense moment, thinning chooses the subspace, as
-    with Gaussian noise. Flips of different users are independent, so a part of the users is held
-    out: counts have other noise than pairs. If users differ by more than their flips, held-out
-    users would measure that, and noise is added instead.
+    with Gaussian noise. For it a part of the users is held out, whose flips are independent of the
+    others: added noise would not be that of flips, which differs between counts and pairs. But if
+    users differ by more than their flips, held-out users would measure these differences, so noise
+    is added after all.
     """
     gain, offset = Flipped(Y, noise_scale).unbiased
     m, n = Y.shape

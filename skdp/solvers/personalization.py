@@ -365,10 +365,10 @@ def target_unit(targets: Columns, n_noise: float) -> TargetUnit:
 def scaling_of(columns: Columns) -> Scaling:
     """Return centre and scale of each column: 0 and the common scale, unless clearly different.
 
-    A whitener of few users cannot correct a wrong scale, nor can rules that shrink intercepts
-    correct a wrong centre. So neither is used where it may be noise. If there are enough users to
-    find a scale, a column about 0 without one is nearly always 0. Without a limit its few other
-    entries would spoil heads. Such columns share one deviation.
+    A scale or a centre that may be noise is not used, because nothing later corrects it: neither
+    the whitener of few users, nor rules that shrink intercepts. If there are enough users to find
+    scales, a column about 0 whose scale was not found is nearly always 0. Its few other entries
+    need a limit, or they would spoil heads, so such columns share one deviation.
     """
     # Where a centre may as well be 0, the distance of many zeros from it is no scale.
     distance = np.abs(columns.center)

@@ -191,9 +191,10 @@ def count_components(
 def mean_noise_bias(noise_scale: float, n: float, d: float, count_noise: float = 0.0) -> Answer:
     """Return the squared norm that the error of a released mean adds to n rows about it.
 
-    `noise_scale` is that of the sums, `of_count` what noise on n makes of n times the mean: a sum
-    of d squares of normal numbers and one more. A mean that was shrunk has fewer (Stein). Beyond
-    two of its deviations lies one in a hundred: three of a normal number.
+    `noise_scale` is that of the sums, `count_noise` what noise on n adds to n times the mean: the
+    result is a sum of d squares of normal numbers and one more. A mean that was shrunk has fewer
+    (Stein). Such sums have heavy tails, so the returned noise scale is 1.5 times the standard
+    deviation: about one sum in a hundred lies beyond twice that.
     """
     spread = 3 / math.sqrt(2) * math.hypot(math.sqrt(d) * noise_scale**2, count_noise**2)
     return Answer(np.asarray(d * noise_scale**2 + count_noise**2) / n, spread / n)
@@ -440,12 +441,13 @@ class Solution(NamedTuple):
     likely : array of bool, shape (q,)
         Whether a signal is likelier than none.
     lost : array of shape (q,)
-        About what fraction of the linearly explained variance this map misses, or intercepts remove
-        again. 0 for `flat` maps, where only the largest of several scores counts: a common factor
-        costs nothing.
+        About what fraction of the linearly explained variance this map misses, or noise in the
+        intercepts removes again. 0 for `flat` maps: classification uses the largest of several
+        scores, which a common factor does not change.
     traces : array of shape (q,)
-        Of the matrix that takes released products with a target to its coefficients; next to
-        directions before their length is fitted, as warnings would be too many with it.
+        Traces of the maps from released products with a target to its coefficients: they give the
+        bias that `right_labels` subtracts. With directions, the last common factor is left out,
+        because too many fits would warn with it.
     """
 
     coefficients: FloatArray
@@ -461,23 +463,25 @@ def solve_normal_equations(
 ) -> Solution:
     """Return the linear map from released moments.
 
-    Without noise this is (A + alpha)^-1 B. With noise A is estimated by its forms m in the
-    eigenvectors of A with noise, and b = (m + alpha) w + e for each target in these, where e is the
-    noise on b and the entries of rows of A off the diagonal, times w. For w drawn from N(0, rho^2
-    I) an entry of e has variance s_b^2 + rho^2 r^2 (r^2: `error_of_forms`), and the posterior mean
-    of w has the filter m/(m^2 + var(e)/rho^2) in place of 1/m: what clearly exceeds the noise is
-    unchanged, and the rest goes to 0. rho has the largest likelihood given b.
+    Without noise this is (A + alpha)^-1 B. With noise, the fit works in the eigenvectors of the
+    noisy A. There m is alpha plus an estimate of the diagonal of the noiseless A (`true_forms`),
+    and b = m w + e for a target of coefficients w. The error e is the noise on b, plus w times the
+    entries off the diagonal, which are not known. For w drawn from N(0, rho^2 I) an entry of e has
+    variance s_b^2 + rho^2 r^2 (r^2: `error_of_forms`), and the posterior mean of w has the filter
+    m/(m^2 + var(e)/rho^2) in place of 1/m. It leaves what clearly exceeds the noise unchanged, and
+    takes the rest to 0. rho has the largest likelihood given b.
 
     The posterior variance of w is rho^2 (1 - filter m). Its fraction of the sum of w^2 and itself,
     weighted by m, is the fraction of the explainable variance that is lost.
 
     Directions are fitted first; the columns explain what these leave.
 
-    `flat` uses one penalty instead, 1/(lambda + alpha + s sqrt(2 d)), at the edge of the noise. It
-    keeps directions of small variance, in which classes differ and squared errors hardly. It also
-    shrinks the coefficients of columns relative to intercepts and directions. If there is a signal,
-    they are multiplied by w'b without the noise over w'Aw, at least 1. The larger of m and lambda
-    stands for A, because w depends on its noise.
+    `flat` (classes) uses the filter 1/(lambda + alpha + s sqrt(2 d)) instead, with the noise level
+    as penalty, because the other one removes directions of small variance, in which classes may
+    differ. This penalty shrinks columns relative to intercepts and directions. So, if there is a
+    signal, their coefficients are multiplied by the factor of least squares, w'b / w'Aw, if that is
+    above 1. In it b is without its noise, and the larger of m and lambda stands for A, because w
+    depends on the noise of A.
     """
     penalty = alpha + flat * released.noise * math.sqrt(2 * len(released.scatter))
     A, B, projection, dir_coef = _without_directions(released, alpha, penalty, flat)
@@ -631,11 +635,11 @@ def right_labels(
 ) -> FloatArray:
     """Return about the fraction of each class that is labelled right; 0 if its total is noise.
 
-    Rows scatter normally about the mean of their class, alike in all, and at least as far as noise
-    on the scatter seems to (the root mean square of its eigenvalues); that one of several scores
-    is the largest is an integral, as if they did so independently. Coefficients are made of the
-    class means, so that scores of these hold a product of the noise with itself: what that is on
-    average is taken off.
+    Rows are taken as normal about the mean of their class, with one covariance for all classes, and
+    scores as independent: the chance that the right score is the largest is then an integral over
+    one number. The covariance is at least what noise alone would show (the root mean square of the
+    eigenvalues of the noise). The coefficients come from the same noisy class means that are scored
+    here, so that scores hold a product of the noise with itself: its mean is subtracted.
     """
     shares, W = classes.shares(weights), solution.coefficients
     codes = (released.weight * shares)[:, None] * (classes.codes - released.target_mean)

@@ -26,9 +26,9 @@ from skdp.solvers.spectral import averaged, kept_columns
 # Notation: m users, n' kept items, G the released moment on them without its diagonal; `own` is
 # about what the diagonal would be, from the counts. All arrays here are public.
 #
-# Two kinds of noise, each shrunk in the metric in which its entries have equal variance: that of
-# privacy in G itself; that of the sample, as m users are not all there could be, where items are
-# divided by the roots of `own` (a pair of independent items then has variance 1/m).
+# There are two kinds of noise, and each is shrunk in the metric in which its entries have equal
+# variance. For the noise of privacy that is G itself. For the noise of sampling (the m users are a
+# sample) items are divided by the roots of `own`: a pair of independent items has variance 1/m.
 
 
 # Of the edge of the noise: the least that an item counts as, and how far what it has with itself is
@@ -136,7 +136,7 @@ def _factors(
     return U[:, :r], clear[:r] * ((M[:r] ** 2) @ np.minimum(cosines, 1.0))
 
 
-_UNRESOLVED = 2e-4  # of the interactions, times what the list holds: as much as half of the budget
+_UNRESOLVED = 2e-4  # what noise costs the list (`Route._unresolved`) where counts get half of all
 
 
 class Route(NamedTuple):
@@ -171,11 +171,11 @@ class Route(NamedTuple):
         return share if share <= 1.0 - self.least else 1.0
 
     def _unresolved(self, first: Answer, total: float) -> float:
-        """Return what noise costs the list of popular items, were the whole budget the counts'.
+        """Return what noise would cost the list of popular items if counts had the whole budget.
 
-        Items on the wrong side of the end of the list cost s^2/2 times the number of items to a
-        unit of counts there, of the total. It is weighted by what the list contains; factors may
-        find the rest.
+        Noise s swaps items near the end of the list. With `density` items to a unit of counts
+        there, the list loses s^2/2 times the density, as a part of all counts. This is weighted by
+        the part of the counts that the list contains, because factors may find the others.
         """
         ordered, size = np.sort(first.value)[::-1], list_length(len(first.value))
         start, end = size // 2, min(2 * size, len(ordered)) - 1
@@ -195,7 +195,8 @@ class Fitted(NamedTuple):
 def _sized(route: Route, ordered: FloatArray, n_users: float, share: float) -> tuple[int, int]:
     """Return how many items to keep, and the mean number of them of a user.
 
-    Of pairs off the popularity half of it: more of them dilute factors.
+    If pairs are released without the popularity, their signal counts half, so that fewer items are
+    kept: more of them would dilute the factors.
     """
     degrees = np.cumsum(np.maximum(np.append(0.0, ordered), 0.0)) / max(n_users, 1.0)
     most = route.most(share)
@@ -223,8 +224,8 @@ def fit_filter(
 ) -> Fitted:
     """Release counts, and the moment of the most popular items.
 
-    Shares follow from the total of the first counts; these take all that is available where no
-    factor would stand out. The parts of a pure budget do not depend on it.
+    The first counts decide how much more of the budget counts get: all of it if no factor would
+    exceed the noise. With a pure budget ("one_shot") they get all of it, or nothing more.
     """
     first = available * route.least
     counts, rest = ask.counts(share=first), available - first

@@ -243,20 +243,21 @@ def gram_subspace(
     return V, Shown(shares_shown(values, trace, scale, d), inside, total)
 
 
-# Where the detection limit of other routes exceeds so many parts of the singular value of sums of
-# columns, these show more: of one component, of more.
+# Column sums alone capture more than other routes if the detection limit of these exceeds this
+# fraction of the singular value that the sums show: for one component, for several.
 SUMS_ALONE = 1 / 3, 0.8
 
 
 def by_sums(
     ask: Any, sums: Answer, columns: int, k: int, share: float, noise: RowNoise, spare: float = 0.0
 ) -> tuple[tuple[FloatArray, Answer, Shown] | None, float]:
-    """Return a subspace of column sums that have all of a share, these sums, and what they show.
+    """Spend a share on column sums alone, if they show more than a moment of so many columns would.
 
-    None, and the share that is left, if a moment of so many columns shows more: by its noise, next
-    to the sums known so far, or to the mean of the squares of columns. Sums are near the first
-    direction of rows without negative entries only, so that rows with some are counted. The count
-    takes little of the share, whose part `spare` belongs to others if None is returned.
+    Return a subspace of them, the sums, and what they show; or None and the share that is left. The
+    noise of the moment is compared with the sums known so far, with the mean square of a column,
+    and with the largest square of one direction of independent entries. Sums are near the first
+    direction only if entries are not negative, so rows with negative entries are counted first. The
+    count takes little of the share; `spare` is the part of it that others need after None.
     """
     n, d, least = noise.n, len(sums.value), CLEAR * math.sqrt(2 * len(sums.value))
     edge = symmetric_noise_edge(noise.psd * noise.clip_norm**2 / math.sqrt(share), columns)

@@ -67,9 +67,9 @@ AS_ALL = HeadRule(0.0, math.inf, 0.0, True)  # the global model, unchanged
 class Choice(NamedTuple):
     """What was decided about heads: the elected rule, or those that users weigh.
 
-    Users of two rows have the best rule without a head, `level`; those of one row have it if it is
-    clearly better than the global model, as `lone`. The `scores` of the rules are logs of how
-    likely the votes are if one is the best.
+    `level` is for users with two rows: the best rule without a head. `lone` is for users with one
+    row: the same rule if it is clearly better than the global model, else that model. The `scores`
+    of the rules are log-likelihoods of the votes if one is the best.
     """
 
     rules: tuple[HeadRule, ...]
@@ -237,10 +237,11 @@ class Heads:
     def limits(self, batch: UserBatch, choice: Choice, heads: Any, errors: Any) -> FloatArray:
         """Return the least and the largest entries that count for each user, (n, 2, d), private.
 
-        A few rows determine no slope far beyond them, and two rows no deviation either. If columns
-        have scales of all users, few rows have wider limits. A user has no limits if its own rows
-        beyond them, each left out, have clearly likelier errors without (for normal errors; two
-        rows do not suffice).
+        A few rows determine no slope far beyond them, so entries are truncated at a multiple of the
+        user's own deviations. Few rows hardly determine these either: their limits are wider, if
+        columns have scales of all users. A user has no limits if they clearly raise the left-out
+        errors of its own rows beyond them (a likelihood ratio of normal errors, for at least three
+        such rows).
         """
         (_, m, d), (rows, means, size) = batch.X.shape, batch.in_own_units(self.view.intercept)
         own_units = max(rule.outside for rule in choice.rules) > 1
@@ -340,11 +341,11 @@ def elect(
 ) -> Choice:
     """Elect the rules that users weigh.
 
-    Rules that are not clearly worse than the best are retained, each once, with the likelihood of
-    the votes if it were as good. Noise is not the only uncertainty: n unit votes are as many draws
-    of mean square 1/R, for R rules, and users who need different rules have votes that cancel.
-    Users of too few rows have the best rule without coefficients; of one row, only if it is clearly
-    better than the global model.
+    Rules that are not clearly worse than the best one are retained, with the likelihood of the
+    votes if they were as good. Noise is not the only uncertainty, because the users are a sample: a
+    sum of n unit votes on R rules varies by n/R in each entry. Users with too few rows for a head
+    have the best rule without coefficients. Users with one row have it only if it is clearly better
+    than the global model.
     """
     released = HeadVotes(heads, rules).asked(ask, share=share)
     votes, noise = released.value, CLEAR * released.noise_scale

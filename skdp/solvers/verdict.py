@@ -106,14 +106,16 @@ def evidence(
 ) -> tuple[FloatArray, NDArray[np.bool_], NDArray[np.bool_]]:
     """Return the rho^2 of each target under which g_i ~ N(0, rho^2 m_i^2 + var(e)) is likeliest.
 
-    See `solve_normal_equations`. Also return whether there is more than noise and chance, and
-    whether more is likely: one that is clearly likelier than 0, or any likelier, where products of
-    n records with a target have m_i times what rho leaves of its square by chance (twice that in
-    columns that were chosen by such products); or clear products with directions (`few`). The same
-    records made these: what chance adds follows from sums of columns. Its standard error is half of
-    it for the first test; for the second it counts as exact. Codes of classes are tested together
-    (`pooled`). If there are directions, columns decide the second test only, because scores start
-    from the directions.
+    See `solve_normal_equations`. Also return the results of two tests: whether a rho above 0
+    explains g clearly better than noise and chance do, and whether it does so at all. Chance gives
+    products of the same records with an unrelated target: their variance is m_i times what rho
+    leaves of the target's square, and twice that in columns that were chosen by such products.
+
+    A target also passes a test if its products with directions (`few`) clearly exceed chance. The
+    same records made the directions, so what chance adds there follows from sums of columns. The
+    first test takes half of it as its standard error; for the second it counts as exact. Codes of
+    classes are tested together (`pooled`). With directions, their columns decide the second test
+    only, because scores start from the directions.
     """
     # The means of the rows have noise too, which comes with those of the targets.
     noise, mean_noise = released.noise, released.sums_noise * released.target_mean

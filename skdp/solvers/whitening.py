@@ -124,9 +124,10 @@ def release_place(
 ) -> Place:  # fmt: skip
     """Release the location of records, and their units: medians of entries, then clipped means.
 
-    A median counts where it is farther from 0 than the entries are from it. A mean has noise in
-    proportion to the distance from the place before, down to the spread: each is shrunk to where it
-    began, as its noise demands. Without `centered`, records lie about 0.
+    A median is used only if it is farther from 0 than the entries are from it. The noise of a mean
+    is proportional to the distance of the records from the place before, so each mean comes nearer,
+    until that distance is the spread of the records. It is shrunk to the place before as its noise
+    demands. Without `centered`, records lie about 0.
     """
     at, units, radius = place
     shape = len(units[0]), len(units[1])
@@ -206,9 +207,10 @@ def trace_attributes(
 # Means of the rows and columns of a matrix of coefficients, from released sums; all of it is free.
 #
 # Notation: y = centre + <X, a 1' + 1 b'> + the rest, for CSR records X: ratings of products
-# (columns) by people (rows), one entry each. A sum of residuals next to known means, times the
-# entries of column j, is w_j (what b_j lacks), w_j the sum of squares of these entries. Each mean
-# is shrunk to 0 as its noise demands: means have a variance t, estimated by maximum likelihood.
+# (columns) by people (rows), one entry each. Residuals are what the means so far leave of y. The
+# sum of residuals times entries in column j is about w_j times the error of b_j so far, w_j the sum
+# of squares of these entries. Each mean is shrunk to 0 as its noise demands: means are taken as
+# N(0, t), and each t of a grid counts by its likelihood.
 
 
 _VARIANCES = np.append(0.0, np.geomspace(1e-4, 0.5, 31))  # of means, in that of targets
@@ -248,7 +250,7 @@ def energies(design: Whitening, shape: tuple[int, int], n: float) -> tuple[Float
 
 
 class _Side:
-    """Means of rows, or of columns, and the sums that tell of them."""
+    """Means of rows, or of columns, and the released sums that they follow from."""
 
     def __init__(self, weights: FloatArray) -> None:
         self.weights = weights
@@ -263,7 +265,7 @@ class _Side:
         return math.fsum(noise**-2.0 for _, _, noise in self.released)
 
     def add(self, answer: Answer, sd: float) -> None:
-        """Take in released sums of residuals next to the means so far; estimate them anew."""
+        """Add released sums of residuals from the means so far, and estimate the means anew."""
         noise = max(answer.noise_scale, 1e-9 * sd * math.sqrt(float(self.weights.mean())))
         self.released.append((self.means, answer.value, noise))
         w, variance = self.weights, 1 / self.precision
@@ -303,17 +305,17 @@ class Means:
 
     @property
     def n_free(self) -> float:
-        """How many means are as good as free to follow the targets."""
+        """Effective number of free means: each counts by how far it follows what was released."""
         return self.rows.n_free + self.columns.n_free
 
     @property
     def sd(self) -> float:
-        """About how far targets vary next to the means."""
+        """About the standard deviation of the targets about the means."""
         seen = (self.rows.explained() + self.columns.explained()) / self.facts.n
         return math.sqrt(max(self.facts.sd**2 - seen, NEGLIGIBLE * self.facts.sd**2))
 
     def release(self, ask: Any, share: float) -> None:
-        """Learn from sums of columns and of rows; what promises more has more of the share."""
+        """Release sums of columns and of rows, and divide the share for the least expected loss."""
         part = min(_PARTS, key=lambda part: self._left(part, share))
         for side, of_share in 2 * ((self.columns, part / 2), (self.rows, (1 - part) / 2)):
             if of_share > 0:

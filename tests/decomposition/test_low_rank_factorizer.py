@@ -458,7 +458,7 @@ def test_a_core_that_rounding_exceeds_says_why():
     model = DPLowRankFactorizer(
         2, method="three_sketch", sensitivity_mode="worst_case", epsilon=0.01
     )
-    with pytest.raises(ValueError, match=r"multiplied from both sides.*method='two_sketch'"):
+    with pytest.raises(ValueError, match=r"core sketch truncates.*method='two_sketch'"):
         model.fit(np.zeros((300, 300)))
 
 

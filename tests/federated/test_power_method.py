@@ -88,7 +88,7 @@ def test_opened_totals_are_the_central_integers_plus_the_shares(name):
     assert exact_releases or name == "interaction"
     assert model.privacy_spent_.epsilon == estimator.epsilon
     mechanisms = {line.mechanism for line in model.releases_}
-    assert mechanisms <= {"distributed gaussian", "paid, not read"}
+    assert mechanisms <= {"distributed gaussian", "charged, nothing released"}
 
 
 # -- privacy ---------------------------------------------------------------------------------------
@@ -387,7 +387,9 @@ def test_receipts_of_both_sides_agree():
         clients = clients_of(estimator, split(data))
         public = name != "gram"
         model = fit(estimator, clients, away=(2,), n_samples=data.shape[0] if public else None)
-        read = tuple(line for line in model.releases_ if line.mechanism != "paid, not read")
+        read = tuple(
+            line for line in model.releases_ if line.mechanism != "charged, nothing released"
+        )
         if name == "interaction":  # its float error is bounded by the rows of each side
             assert [line[:2] for line in clients[0].releases_] == [line[:2] for line in read]
         else:

@@ -250,6 +250,7 @@ def test_estimators_have_a_score_of_their_own(rng):
     ridge = DPRidge(target_bounds=(-4.0, 4.0))
     search = DPGridSearchCV(ridge, {"alpha": [1e-3, 1e6]}, **settings).fit(A, y)
     error = np.mean((y - search.predict(A)) ** 2)
+    assert search._scorer.bounds == (0.0, 16.0)  # no target is farther from the middle
     assert search.best_params_ == {"alpha": 1e-3}
     assert search.best_score_ == pytest.approx(-error, abs=0.2)
 

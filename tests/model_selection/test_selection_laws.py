@@ -140,6 +140,8 @@ def test_plan_changes_with_the_number_of_candidates():
     auto = laws.plan_selection(1, 1e-6, 100)
     assert (auto.strategy, auto.chance) == ("random_stopping", pytest.approx(0.5, abs=0.01))
     assert auto.run.value > 3.5 * many.run.value
+    most, less = (laws.plan_selection(epsilon, 1e-6, 3).run.value for epsilon in (1000, 34))
+    assert less < most < 1.02 * less  # the pages say that a search stops at about 35
 
 
 @pytest.mark.thorough

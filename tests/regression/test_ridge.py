@@ -337,8 +337,10 @@ def test_rows_that_the_fit_weighs_down_are_shortened_in_predictions():
     """Rows of large norm have little weight: they are predicted as rows of twice the clip norm."""
     X, y = data(20_000)
     model = DPRidge(clip_norm=3.0, target_bounds=(-1, 5)).fit(X, y)
-    assert "is 0.5. Use" in messages_of(DPRidge(clip_norm=0.5, target_bounds=(-1, 5)).fit, X, y)[0]
-    X = X * (6.0 * np.linspace(0.1, 0.99, len(X)) / np.linalg.norm(X, axis=1))[:, None]
+    small = DPRidge(clip_norm=0.5, target_bounds=(-1, 5))
+    assert "clip_norm=0.5. Use" in messages_of(small.fit, X, y)[0]
+    lengths = 2 * model.clip_norm_ * np.linspace(0.1, 0.99, len(X))
+    X = X * (lengths / np.linalg.norm(X, axis=1))[:, None]
     np.testing.assert_allclose(model.predict(X), X @ model.coef_ + model.intercept_, rtol=1e-9)
     longest = model.predict(X * (2 * model.clip_norm_ / np.linalg.norm(X, axis=1))[:, None])
     for rows in (100.0 * X, 1e300 * X, 100.0 * sp.csr_array(X), 1e300 * sp.csr_array(X)):

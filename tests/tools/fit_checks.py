@@ -79,7 +79,7 @@ def check_receipt(name, estimator):
     if hasattr(fitted, "best_estimator_"):
         _check_runs(name, fitted, transcript)
     else:
-        read = [line for line in ledger if line.mechanism != "paid, not read"]
+        read = [line for line in ledger if line.mechanism != "charged, nothing released"]
         if len(transcript) != len(read):
             raise AssertionError(f"{name}: {len(read)} ledger lines, {len(transcript)} openings")
     losses = accounting.compose(line.loss for line in ledger)

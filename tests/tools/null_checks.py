@@ -56,7 +56,10 @@ def _recorded_fit(name, estimator, data, seed):
 
 def _with_power(name, family, estimator, seen, data):
     """A fit that stops at its first answers, or shows no noise, would compare constants."""
-    if any(line.mechanism == "paid, not read" for line in seen.attributes.get("releases_", ())):
+    if any(
+        line.mechanism == "charged, nothing released"
+        for line in seen.attributes.get("releases_", ())
+    ):
         raise AssertionError(
             f"{name} leaves releases out on {family} data: the null release check would not see "
             "them. Give this instance a larger budget, or its unit more data."

@@ -503,7 +503,9 @@ class PrivacySession:
         with self.lock:
             share = self.affordable(bounds.Bound("unused_budget", (0,), 0.0), share, kind)
             size = self.budget.pure_epsilon * share if self.budget.pure else self.mu(share)
-            line = LedgerEntry("unused_budget", "paid, not read", 0.0, 0.0, Loss(kind, size))
+            line = LedgerEntry(
+                "unused_budget", "charged, nothing released", 0.0, 0.0, Loss(kind, size)
+            )
             self.pay(line, share, kind)
 
     def forfeit_rest(self) -> None:

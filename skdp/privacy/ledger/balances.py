@@ -76,7 +76,9 @@ def parts_of(token: str, key: str, parts: Sequence[str], whole_groups: bool) -> 
         if name not in names:
             raise ValueError(f"{name!r} is no part of {key!r}; these are {names}.")
         if part_of(token) is not None:
-            raise PrivacyError(f"{name!r}: a part has no parts of its own; leave the first one.")
+            raise PrivacyError(
+                f"{name!r}: a part has no parts of its own. End the block of the first part."
+            )
         chosen = _Open(ended)
         before = _PARTS.set({**(_PARTS.get() or {}), token: chosen})
         try:  # if an interrupt skips this block, fits count as on all data, which costs more

@@ -312,8 +312,8 @@ class PrivacyLedger:
         """Fit to disjoint parts of the data, at the cost of the most expensive part.
 
         This is parallel composition. A public rule must assign each unit to a part, and read that
-        unit alone (for a label, an entry or an interaction, not what is protected). Blocks with the
-        same `key`, also later, are parts of one rule.
+        unit alone. For a label, an entry or an interaction it must not read the protected value,
+        only what is public. Blocks with the same `key`, also later, are parts of one rule.
 
         Parameters
         ----------
