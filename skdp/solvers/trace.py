@@ -163,7 +163,7 @@ def clip_multiplier(facts: TraceFacts, size: int, share: float, rare: float = 0.
         return sampling + noise**2 / share
 
     noise = facts.unit_noise * _Z * size / (facts.n * math.sqrt(share))  # of c = 1, in deviations
-    return max(min(_MULTIPLIERS, key=error), min(4.0, 0.002**0.5 / max(noise, 1e-9)) * rare)
+    return max(min(_MULTIPLIERS, key=error), min(4.0, math.sqrt(0.002) / max(noise, 1e-9)) * rare)
 
 
 def _median_uncertainty() -> float:
