@@ -371,7 +371,7 @@ class DPGridSearchCV(PrivateSearch):
         "compose" runs every candidate once and publishes all scores. "random_stopping" runs a
         secret random number of randomly drawn candidates, and publishes the best run alone; with
         many candidates a run then has a larger budget. "auto" composes up to 5 candidates; with
-        another `mean_n_runs`, it composes unless 3 different ones would be run on average.
+        another `mean_n_runs`, unless more than 3 different ones would be run on average.
     mean_n_runs : float or "auto", default="auto"
         Mean number of runs, above 1; "auto" is the number of candidates.
     score_budget_fraction : float, default=0.1
@@ -518,7 +518,7 @@ class DPRandomizedSearchCV(PrivateSearch):
         "compose" runs every candidate once and publishes all scores. "random_stopping" runs a
         secret random number of randomly drawn candidates, and publishes the best run alone; with
         many candidates a run then has a larger budget. "auto" composes up to 5 candidates; with
-        another `mean_n_runs`, it composes unless 3 different ones would be run on average.
+        another `mean_n_runs`, unless more than 3 different ones would be run on average.
     mean_n_runs : float or "auto", default="auto"
         Mean number of runs, above 1; "auto" is the number of candidates.
     score_budget_fraction : float, default=0.1
