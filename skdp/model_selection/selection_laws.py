@@ -259,8 +259,8 @@ def plan_selection(
 ) -> Selection:
     """Split one (epsilon, delta) over a search.
 
-    "auto" takes random stopping if it runs more than three different candidates on average: it
-    costs three runs with ``delta=0``, and was measured to pay from there with noise of any size.
+    "auto" takes random stopping if it runs more than three different candidates on average: with
+    ``delta=0`` it costs three runs, and with Gaussian noise it was measured to pay from there on.
     Nothing here depends on data.
 
     Parameters
