@@ -370,8 +370,8 @@ class DPGridSearchCV(PrivateSearch):
     strategy : {"auto", "random_stopping", "compose"}, default="auto"
         "compose" runs every candidate once and publishes all scores. "random_stopping" runs a
         secret random number of randomly drawn candidates, and publishes the best run alone; with
-        many candidates a run then has a larger budget. "auto" compares the budget of a run times
-        the probability that the best candidate is run.
+        many candidates a run then has a larger budget. "auto" composes up to 5 candidates; with
+        another `mean_n_runs`, unless more than 3 different ones would be run on average.
     mean_n_runs : float or "auto", default="auto"
         Mean number of runs, above 1; "auto" is the number of candidates.
     score_budget_fraction : float, default=0.1
@@ -517,8 +517,8 @@ class DPRandomizedSearchCV(PrivateSearch):
     strategy : {"auto", "random_stopping", "compose"}, default="auto"
         "compose" runs every candidate once and publishes all scores. "random_stopping" runs a
         secret random number of randomly drawn candidates, and publishes the best run alone; with
-        many candidates a run then has a larger budget. "auto" compares the budget of a run times
-        the probability that the best candidate is run.
+        many candidates a run then has a larger budget. "auto" composes up to 5 candidates; with
+        another `mean_n_runs`, unless more than 3 different ones would be run on average.
     mean_n_runs : float or "auto", default="auto"
         Mean number of runs, above 1; "auto" is the number of candidates.
     score_budget_fraction : float, default=0.1

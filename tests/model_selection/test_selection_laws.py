@@ -130,9 +130,11 @@ def test_conversion_is_near_the_gaussian():
 
 @pytest.mark.deep
 def test_plan_changes_with_the_number_of_candidates():
-    assert [laws.plan_selection(1, 1e-6, n).strategy for n in (1, 4, 8, 100)] == [
-        "compose", "compose", "compose", "random_stopping",
-    ]  # fmt: skip
+    plans = [(3, None), (5, None), (6, None), (100, None), (100, 1.5), (3, 99), (4, 12)]
+    stopped = [(n > 5 and m is None) or n == 4 for n, m in plans]
+    for epsilon, delta in ((0.5, 1e-6), (20.0, 1e-6), (1.0, 0.0)):
+        found = (laws.plan_selection(epsilon, delta, n, mean_n_runs=m).strategy for n, m in plans)
+        assert [strategy == "random_stopping" for strategy in found] == stopped
     few, many = (laws.plan_selection(1, 1e-6, n, strategy="compose") for n in (8, 100))
     assert epsilon_from_mu_delta(few.run.value, 1e-6) == pytest.approx(0.328, abs=6e-4)
     assert few.losses == (Loss("gaussian", pytest.approx(ONE)),)
