@@ -43,20 +43,15 @@ def find_targets(found, find, ask, share, model_budget, given=None):
     locates most targets of enough records, or if these need no centre (`ask` is None: there is no
     intercept), the model has the remainder. Else a released mean has it, and is predicted alone.
     Without an intercept and with few records there is no second search. `needed` is that of the
-    first.
-
-    With public bounds (`given`) the search takes half. The model has the other half if targets are
-    located now or records are many. Otherwise the mean within the bounds is predicted.
+    first. All of it lies within public bounds, if these are `given`.
     """
     needed, many = found.needed, found.needed <= found.n
     if not _linear.most_undetected(found) or (ask is None and not many):
         return found, share, model_budget
-    half = many or given is not None
-    share = (0.5 if half else 0.75) * model_budget
+    share = (0.5 if many else 0.75) * model_budget
     model_budget -= share
     found = find(share, far=True, within=found.within if many else None)
-    always_model = many and (ask is None or given is not None)
-    if always_model or (half and not _linear.most_undetected(found)):
+    if many and (ask is None or not _linear.most_undetected(found)):
         return found, share, model_budget
     radius = found.mean_radius(found.sums_noise(model_budget / share))
     scale = target_scale(found, radius, given, centered=True)
@@ -84,13 +79,12 @@ def left_for_model(shares, remaining):
 
 
 def target_scale(columns, radius, given=None, *, centered):
-    """Return the bounds of the targets about their centres, within given bounds, if any."""
+    """Return the bounds of the targets about their centres, within given ones that hold these."""
     center = columns.center if given is None else columns.center + given.nearest
     low, high = center - radius, center + radius
     if given is not None:
         low, high = np.maximum(low, given.low), np.minimum(high, given.high)
-        found = (low < high) & columns.located
-        low, high = np.where(found, (low, high), (given.low, given.high))
+        low, high = np.where(low < high, (low, high), (given.low, given.high))
     return TargetScale.in_box(low, high, centered=centered)
 
 
@@ -152,15 +146,14 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         Public bounds of the targets, as numbers or arrays; targets are truncated to them. 12% of
         the budget find a private centre and scale of each target within these bounds. They also
         find at how many scales targets are truncated: less noise truncates fewer of them. If most
-        targets are not found, the search continues with half of the budget of the model. A target
-        that is still not found takes centre and scale from its bounds. With few records, the fit
-        predicts only the mean within the bounds, and warns. With "auto", the search may take all of
-        the budget of the model, and the fit then predicts only the centre.
+        targets are not found, the search continues with half of the budget of the model or more.
+        If it finds them, and records are enough, the model has the rest. Otherwise the fit predicts
+        only their mean, and warns.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
         Public bounds of the columns, in the forms of `PublicScaler`; entries are truncated to them.
-        With ``clip_norm="auto"``, centres and scales are found within them; a column that is not
-        found takes those of its bounds, unless many of its entries are equal. With a number,
-        columns are scaled from their bounds to [-1, 1], and `clip_norm` and `alpha` apply to these.
+        With ``clip_norm="auto"``, scales are searched for near them; a column whose centre seems to
+        lie outside takes the middle and the width of its bounds. With a number, columns are scaled
+        from their bounds to [-1, 1], and `clip_norm` and `alpha` apply to these.
     budget_split : dict or "auto", default="auto"
         Budget fraction of each release. The keys depend on the other parameters; an error for a
         wrong key lists them.

@@ -85,9 +85,9 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         classes the same weight. Weights apply to means; second moments remain those of all records.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
         Public bounds of the columns, in the forms of `PublicScaler`; entries are truncated to them.
-        With ``clip_norm="auto"``, centres and scales are found within them; a column that is not
-        found takes those of its bounds, unless many of its entries are equal. With a number,
-        columns are scaled from their bounds to [-1, 1], and `clip_norm` and `alpha` apply to these.
+        With ``clip_norm="auto"``, scales are searched for near them; a column whose centre seems to
+        lie outside takes the middle and the width of its bounds. With a number, columns are scaled
+        from their bounds to [-1, 1], and `clip_norm` and `alpha` apply to these.
     budget_split : dict or "auto", default="auto"
         Budget fraction of each release. The keys depend on the other parameters; an error for a
         wrong key lists them.

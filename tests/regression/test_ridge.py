@@ -125,17 +125,22 @@ def test_a_search_among_few_rows_has_up_to_twice_its_share():
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("part", [0.08, 0.99])
-@pytest.mark.parametrize("public", [{"fit_intercept": False}, {"target_bounds": (-1.0, 1.0)}])
-def test_a_second_search_leaves_budget_for_the_cut_and_for_the_model(part, public):
-    """Targets that are all 0 cannot be found, even if most of the budget is for their search."""
+def test_a_second_search_leaves_budget_for_the_cut_and_for_the_model(part):
+    """Targets that are all 0 cannot be found, even if most of the budget is for their search.
+
+    Without an intercept there is a model in any case; else bounds change nothing: their mean alone.
+    """
+    X, y = np.random.default_rng(0).standard_normal((3000, 3)), np.zeros(3000)
     names = ["clip_norm", "columns", "regression_moments"]
-    names += ["target_mean"] * ("target_bounds" in public)
     split = dict.fromkeys(names, (1 - part) / len(names)) | {"target_bounds": part}
-    model = DPRidge(epsilon=8.0, budget_split=split, **public)
-    model.fit(np.random.default_rng(0).standard_normal((3000, 3)), np.zeros(3000))
+    model = DPRidge(epsilon=8.0, budget_split=split, fit_intercept=False).fit(X, y)
     assert model.privacy_spent_.epsilon == pytest.approx(8.0)
     spent = {line.name: line.loss.value for line in model.releases_}
     assert min(spent["target_count_above"], spent["regression_moments"]) > 0
+    for bounds in ("auto", (-1.0, 1.0), (-1.0, 99.0)):
+        alone = DPRidge(epsilon=8.0, target_bounds=bounds).fit(X, y)
+        assert not alone.coef_.any() and abs(alone.intercept_) < 0.1
+        assert alone.releases_[-1].name == "target_sums"
 
 
 @pytest.mark.thorough
@@ -165,8 +170,8 @@ def test_targets_that_are_hard_to_see_take_budget_from_the_model(rng):
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PartialSignalWarning")
 @pytest.mark.parametrize("q", [1, 2])
 def test_public_bounds_of_targets_that_few_records_do_not_show_hold_their_mean(q, rng):
-    """A model within bounds far wider than the targets was worse than any constant in them."""
-    X, Y = rng.standard_normal((73, 6)), 10 + rng.standard_normal((73, q))
+    """A mean within bounds far wider than the targets has too much noise: it is taken near them."""
+    X, Y = rng.standard_normal((110, 6)), 10 + rng.standard_normal((110, q))
     model, alone, off = DPRidge(epsilon=0.5, target_bounds=(2, 20)), 0, []
     for seed in range(60):
         with seeded_entropy(seed):
@@ -174,9 +179,10 @@ def test_public_bounds_of_targets_that_few_records_do_not_show_hold_their_mean(q
         if "are one released number" in said:
             alone += "'target_bounds' close to them" in said
             assert not model.coef_.any() and np.abs(np.subtract(model.intercept_, 11)).max() < 9
-            assert np.array_equal(model.target_bounds_, [[2.0] * q, [20.0] * q])
+            low, high = model.target_bounds_
+            assert (low >= 2.0).all() and (low < high).all() and (high <= 20.0).all()
         off.append(math.sqrt(np.mean((model.predict(X) - Y.mean(axis=0).squeeze()) ** 2)))
-    assert alone >= 40 and np.median(off) < 1.2 and np.quantile(off, 0.9) < 2 and max(off) < 4
+    assert alone >= 40 and np.median(off) < 0.5 and np.quantile(off, 0.9) < 2
 
 
 @pytest.mark.thorough
