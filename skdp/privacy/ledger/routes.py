@@ -274,7 +274,8 @@ _UNPAID = (
 _ELSEWHERE = (
     "runs in another process than the PrivacyLedger that is open, which cannot be charged from "
     "here. Use n_jobs=1 or joblib.parallel_config('threading'), or charge a search in advance: "
-    "ledger.charge(search, n_samples=len(X)). A PrivacyLedger(..., path=...) in a file is charged."
+    "ledger.charge(search, n_samples=len(X)). A PrivacyLedger(..., path=...) in a file is charged "
+    "by processes that its own one started."
 )
 _SHARED = (
     "a PrivacyLedger adds up random sketches as independent ones, and this sketch is shared (by "
@@ -349,7 +350,11 @@ def _reservation(key: ReservationKey | None, name: str) -> Reservation | None:
         return _RESERVATIONS[key.reservation]
     if not (key.file and Path(key.file).exists()):
         raise refused(f"{name} {ENDED}")
-    return SearchReservation(key.file, key.ledgers) if key.kind == "search" else Reservation()
+    if key.kind == "search":
+        return SearchReservation(key.file, key.ledgers)
+    if set(key.ledgers).difference(*around()):  # a worker that was not started from their process
+        raise refused(f"{name} {_ELSEWHERE}")
+    return Reservation()
 
 
 def _payers(key: ReservationKey | None, name: str) -> list[_Payer]:

@@ -227,9 +227,13 @@ def test_a_fit_beside_a_ledger_that_cannot_be_charged_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("reserved", ["", "gone"])
-def test_what_was_paid_for_ends_with_its_reservation(tmp_path, reserved):
+def test_what_was_paid_for_ends_with_its_reservation(tmp_path, monkeypatch, reserved):
     """In another process too, which knows it from its file alone."""
     key = ReservationKey((), "of another process", str(tmp_path / reserved) if reserved else "")
     refuses(PrivacyError, "this charge has ended", routes._reservation, key, "Fit")
-    whole = ReservationKey(("a ledger",), "of another process", str(tmp_path), "whole")
+    whole = ReservationKey(("one", "two"), "of another process", str(tmp_path), "whole")
+    for known in ({}, {"one": LedgerFile("a file")}):  # a worker that was not started from there
+        monkeypatch.setattr(routes, "around", lambda known=known: ({}, known))
+        refuses(PrivacyError, "runs in another process", routes._reservation, whole, "Fit")
+    monkeypatch.setattr(routes, "around", lambda: ({"one": None}, {"two": None}))
     assert not routes._reservation(whole, "Fit").covers  # each fit is charged
