@@ -6,6 +6,7 @@ import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
+from contextvars import Context
 from functools import partial
 
 import numpy as np
@@ -175,7 +176,8 @@ def test_a_private_search_is_a_fit_and_its_runs_end_with_it(monkeypatch):
     with routes.prepaid(fit(1.0), None, limit):
         key = routes.handed_on(None)
         assert routes._reservation(unpaid, "Fit") is routes._RESERVATIONS[key.reservation] is limit
-        with PrivacyLedger(3, 1e-5) as ledger:
+        with PrivacyLedger(3, 1e-5) as ledger, ExitStack() as stack:
+            Context().run(stack.enter_context, PrivacyLedger(3, 1e-5))  # it would count the runs
             assert routes._payers(None, "Fit") == [limit, ledger._book]
         for granted, state in (((Loss("gaussian", 0.1),), "fitted"), ((), "failed")):
             limit.settle(0, granted, state)
