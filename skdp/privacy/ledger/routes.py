@@ -28,7 +28,7 @@ from skdp.privacy.accounting.losses import Loss, Losses
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.gate.session import Observer, PrivacySession
 from skdp.privacy.ledger.balances import at_end_of_part
-from skdp.privacy.ledger.fits import LedgerFit, new_token, planned, unit_name
+from skdp.privacy.ledger.fits import LedgerFit, is_ours, new_token, planned, unit_name
 from skdp.privacy.ledger.scope import around, is_over
 from skdp.privacy.ledger.store import Book, FileBook
 from skdp.privacy.store import connect
@@ -118,6 +118,8 @@ class RunLimit(Prepaid):
 
     def reserve(self, fit: LedgerFit) -> int:
         """Take what a fit needs of this run, or refuse."""
+        if not is_ours(self.token):  # a forked child: it has a copy of what is left
+            raise refused(f"{fit.estimator} runs in another process than its search: fit it there.")
         if (fit.unit, fit.adjacency) != self.meaning:
             raise refused(
                 f"{fit.estimator} protects one {fit.unit} ({fit.adjacency}), and the search one "

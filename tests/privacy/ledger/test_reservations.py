@@ -106,7 +106,7 @@ def test_reservations_are_not_copied(written):
             reservation.recharge(0, (Loss("sketch", math.inf),))
 
 
-def test_a_run_takes_fits_of_its_meaning_and_size_only():
+def test_a_run_takes_fits_of_its_meaning_and_size_only(monkeypatch):
     """A fit that protects something else would be published under the receipt of the search."""
     limit = RunLimit("row", "replace", Loss("gaussian", 1.0))
     for other in ({"unit": "label"}, {"unit": "group"}, {"adjacency": "add_remove"}):
@@ -114,6 +114,9 @@ def test_a_run_takes_fits_of_its_meaning_and_size_only():
             limit.reserve(fit(0.1, **other))
     mixed = fit_of(Loss("gaussian", 0.1), Loss("pure", 0.1), adjacency="replace")
     refuses(PrivacyError, "'gaussian' ones only", limit.reserve, mixed)
+    limit.reserve(fit(0.1))
+    monkeypatch.setattr(os, "getpid", lambda: 0)  # a forked child has a copy of what is left
+    refuses(PrivacyError, "another process than its search", limit.reserve, fit(0.1))
 
 
 @pytest.mark.parametrize(("kind", "sizes"), [("gaussian", (0.6, 0.8)), ("pure", (0.5, 0.5))])
