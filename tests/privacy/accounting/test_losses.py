@@ -116,6 +116,7 @@ def test_ends_of_the_range():
     assert mu_from_epsilon_delta(math.inf, 1e-6) == math.inf
     assert mu_from_epsilon_delta(0.0, 1e-6) == pytest.approx(math.sqrt(math.tau) * 1e-6, rel=1e-9)
     assert epsilon_from_mu_delta(math.inf, 0.5) == epsilon_from_mu_delta(1e200, 0.5) == math.inf
+    assert epsilon_from_mu_delta(1e60, 1e-6) == pytest.approx(5e119)  # it once ran forever
     assert epsilon_from_mu_delta(0.5, 0.0) == math.inf
     assert epsilon_from_mu_delta(0.0, 0.0) == epsilon_from_mu_delta(0.0, 1e-9) == 0.0
     for mu in (1e-3, 0.5, 3.0):
