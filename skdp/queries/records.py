@@ -186,16 +186,16 @@ def _sum(block: Zipped, form: Form, weights: Weights, bias: float, exact: bool) 
     return np.append(limbs, np.sum(np.trunc(biases)))
 
 
-def _predicted_and_true(
+def _predicted_and_left(
     blocks: Iterable[Zipped], center: float, unit: float, cut: float
 ) -> Iterator[FloatArray]:
-    """Yield rows (prediction, target, 1); a centre is subtracted, and predictions are clipped."""
+    """Yield rows (prediction, target - prediction, 1); predictions about a centre are clipped."""
     for block in blocks:
         columns = block.columns
         good = columns["units"] > 0
         target = np.where(good, columns["y"] - center, 0.0) / unit
         predicted = np.clip(columns["residuals"] / unit + target, -cut, cut)
-        yield np.column_stack([predicted, target, good])
+        yield np.column_stack([predicted, target - predicted, good])
 
 
 def _exact_sum_of_cached(columns: Columns, weights: Weights, bias: float, n_kept: int) -> IntArray:
@@ -293,13 +293,13 @@ class ClippedSum(PrivateQuery):
         return self.query._below(scores, threshold, "gradient_norm_centered_rank")
 
     def prediction_moments(self, unit: float, cut: float, clip_norm: float) -> Bounded:
-        """Return the Gram matrix of rows (prediction, target, 1) at this matrix M.
+        """Return the Gram matrix of rows (prediction, target - prediction, 1) at this matrix M.
 
         A row depends on its record and on public numbers alone; a withheld target takes all of it.
         The bound is that of `RowQuery.gram`: C^2 of rows scaled down to C, replace sqrt(2) C^2.
         """
         query, C = self.query, float(clip_norm)
-        view = partial(_predicted_and_true, center=query.center, unit=unit, cut=cut)
+        view = partial(_predicted_and_left, center=query.center, unit=unit, cut=cut)
 
         def answer(step: float) -> NDArray[Any]:
             rows = restricted(self._columns.with_columns(), view, 3)

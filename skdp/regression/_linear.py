@@ -20,7 +20,7 @@ from skdp.data.views import Mapped, RowScale, TargetScale
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.regression import RegressionQuery
 from skdp.solvers.columns import count_rows, find_kinds, rows_for_scales
-from skdp.solvers.median_search import QUESTIONS, find_between
+from skdp.solvers.median_search import QUESTIONS, SMALLEST, find_between
 from skdp.solvers.postprocess import normal_equations, released_count
 from skdp.solvers.spectral import FEWEST_KEPT, product_directions
 
@@ -209,7 +209,11 @@ class Releases:
             parts[0] += extra
             self.shares["regression_moments"] -= extra
         sizes = (self.d, self.q)[: len(parts)]
-        self.columns, *targets = find_kinds(query, sizes, parts, self.n, centered=centered)
+        near, ends = np.ones(sum(sizes)), np.abs(self.public_units.bounds())
+        if self.estimator.bounds is not None:
+            near[: self.d] = np.clip(ends.max(axis=0) / _CUT, SMALLEST, 1 / SMALLEST)
+        how = {"centered": centered, "near": near}
+        self.columns, *targets = find_kinds(query, sizes, parts, self.n, **how)
         self.targets = targets[0] if targets else None
 
     def _choose_units(self):
@@ -244,9 +248,9 @@ class Releases:
     def _learnt_units(self, cut):
         """Return the centre and about the deviation of each column, within public bounds if given.
 
-        Noise is the same on all columns, so they should have equal norms. A column that is not
-        found gets the deviation of a uniform distribution in its bounds, unless many of its entries
-        are equal.
+        Noise is the same on all columns, so they should have equal norms. A column whose centre
+        lies out of its bounds was not found: it gets their middle, and the deviation of a uniform
+        distribution in them.
         """
         columns, public = self.columns, self.public_units
         if self.stay_sparse:
@@ -255,8 +259,8 @@ class Releases:
         if self.estimator.bounds is None:
             return RowScale(columns.center, columns.deviation, -cut, cut)
         low, high = public.bounds()
-        located = columns.found | (columns.filled < 1.0)
-        center = np.where(located, np.clip(columns.center, low, high), public.center)
+        located = (low <= columns.center) & (columns.center <= high)
+        center = np.where(located, columns.center, public.center)
         farthest = np.maximum(high - center, center - low)
         size = np.where(located, columns.deviation, farthest / math.sqrt(3))
         size = np.minimum(size, farthest)

@@ -43,7 +43,7 @@ _STEPS = 8  # gradient steps where records are few
 # For the release that calibrates predictions, in standard deviations of the targets. _CLIP_NORMS:
 # range of the clip norm of its rows; within it, the noise is at most _NOISE_RATIO of the sum of
 # squares. _LEAST_CUT: smallest radius at which predictions are clipped.
-_CLIP_NORMS, _NOISE_RATIO, _LEAST_CUT = (2.0, 8.0), 0.005, 4.0
+_CLIP_NORMS, _NOISE_RATIO, _LEAST_CUT = (2.0, 8.0), 0.01, 4.0
 _LOW_R2 = 0.1  # a fit that explains less of the variance of the targets warns
 _ZERO_COEF = "learnt nothing from the data, and coef_ is zero"
 _NO_BETTER = "its predictions are not clearly better than"

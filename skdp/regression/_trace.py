@@ -67,7 +67,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         Number of gradient steps. Each is a release, so few records get 8 or fewer.
     gradient_clip_factor : float or "auto", default="auto"
         Clip norm of a record's contribution to a gradient, in private medians of its norm, from
-        .001 to 1e6. "auto" chooses it from the budget.
+        .001 to 1e6. "auto" chooses it from the budget: larger for rare targets, if noise allows.
     measurement_covariance : "private", float, two arrays or an array, default="private"
         Second moments of X. "private" learns units of rows and columns, the mean, and row and
         column covariances, with 16% of the budget (sparse X: only variances, with 8%). Otherwise

@@ -175,7 +175,7 @@ def find_columns(ask: AsksColumns, d: int, share: float, n: float | None, **how:
 def find_kinds(
     ask: AsksColumns, sizes: Sequence[int], shares: Sequence[float], n: float | None,
     *, centered: bool = True, within: FloatArray | None = None, far: bool = False,
-    tails: bool = True,
+    tails: bool = True, near: FloatArray | float = 1.0,
 ) -> list[Columns]:  # fmt: skip
     """Find columns of several kinds (rows and targets, say) in one search, as well as each alone.
 
@@ -185,7 +185,8 @@ def find_kinds(
     kind alone. (Laplace noise would need w^2.) The first kind pays for the count; columns about 0,
     of models without an intercept, need none. `within` bounds the distance of the medians from 0,
     if an earlier search found it. A search that goes `far` makes all stages in any case. Without
-    `tails`, up to a tenth of the entries may lie far outside, however small the noise is.
+    `tails`, up to a tenth of the entries may lie far outside, however small the noise is. `near`
+    holds public guesses of the scales.
     """
     if centered and n is None:
         n, shares = count_rows(ask, shares)
@@ -195,7 +196,7 @@ def find_kinds(
     names = (*_MEDIANS[within is not None :], *_SCALES) if centered else _SCALES
     unit = math.fsum(shares) / _part(*names)
     zero = np.zeros(sum(sizes))
-    first = log2_bins(zero + 1.0, sizes)
+    first = log2_bins(zero + np.exp2(np.rint(np.log2(near))), sizes)
     if n is not None and centered:
         half = np.repeat(weights, sizes) * n / 2
         medians = _medians(ask, first, unit, half, within, far)
@@ -321,6 +322,7 @@ def _scales_about(
     # The scale lies between these two.
     middle = np.sqrt(np.abs(center) * np.maximum(near, np.abs(center) * 2.0**-16))
     base = np.exp2(np.rint(np.log2(np.where(center == 0, 1.0, middle))))
+    base = np.where(center == 0, medians.about_zero.points[:, 0] / SMALLEST, base)
     likelihood = log2_bins(base, kinds)
     likelihood.follow(medians.about_zero, center == 0)
     # A scale is taken to lie at most six log2 bins below the uncertainty of the median.

@@ -4,7 +4,8 @@ Notation: y_i = <X_i, M> + noise with M of size d1 x d2 and rank r; entries of X
 lam (after whitening); q = r (d1 + d2 - r) is the dimension of the tangent space; n the released or
 public number of records; z the median of |N(0, 1)|. A contribution is clipped at C = c times the
 median norm. Clipping at c multiplies a Gaussian gradient by b = P(|g| <= z c) on average and keeps
-its direction. So the sum is divided by b, and a low clip norm costs little and needs little noise.
+its direction. So the sum is divided by b, and a low clip norm costs little and needs little noise,
+unless targets are skewed.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class TraceFacts(NamedTuple):
     max_iter : int
         Gradient steps.
     clip_level : float or None
-        Multiplier c of the median; None plans it.
+        Multiplier c of the median; None: see `clip_multiplier`.
     variance : float or None
         Variance of an entry of what a record contributes; None: `lam`.
     target_sd : float
@@ -145,8 +146,13 @@ def _clipped_variance(c: float) -> float:
     return float(b - 2 * t * math.exp(-t * t / 2) / math.sqrt(2 * math.pi) + t * t * (1 - b))
 
 
-def clip_multiplier(facts: TraceFacts, size: int, share: float) -> float:
-    """Return the multiplier of least error: sampling of `size` numbers plus noise on them."""
+def clip_multiplier(facts: TraceFacts, size: int, share: float, rare: float = 0.0) -> float:
+    """Return the multiplier of least error: sampling of `size` numbers plus noise on them.
+
+    That is for normal residuals. A median does not see rare targets, and residuals clipped at it
+    lead to the median of the targets. So the clip norm is at least that of residuals with four
+    times `rare` deviations, or the one at which noise adds a 500th of the variance of these.
+    """
     if facts.clip_level is not None:
         return facts.clip_level
 
@@ -156,7 +162,8 @@ def clip_multiplier(facts: TraceFacts, size: int, share: float) -> float:
         noise = facts.unit_noise * _Z * c / b * size / facts.n
         return sampling + noise**2 / share
 
-    return min(_MULTIPLIERS, key=error)
+    noise = facts.unit_noise * _Z * size / (facts.n * math.sqrt(share))  # of c = 1, in deviations
+    return max(min(_MULTIPLIERS, key=error), min(4.0, math.sqrt(0.002) / max(noise, 1e-9)) * rare)
 
 
 def _median_uncertainty() -> float:
@@ -262,13 +269,15 @@ class _Descent:
         median = private_median(
             products.scores_below, facts.rank_share, facts.n, between if facts.target_sd else ()
         )
-        c = clip_multiplier(facts, size, facts.init)
+        self.first_sd = median / facts.length(size)
+        unseen = facts.target_sd**2 - (_median_uncertainty() * self.first_sd) ** 2
+        self.rare_sd = math.sqrt(max(unseen, 0.0))
+        c = clip_multiplier(facts, size, facts.init, self.rare_sd / self.first_sd)
         answer = products.total(c * median, share=facts.init)
         b = bussgang(c)
         self.levels.append(c * median)
         scale = 1 / (b * facts.lam * facts.n)
         full = answer.value[:size].reshape(d1, d2) * scale
-        self.first_sd = median / facts.length(size)
         noise = math.hypot(
             answer.noise_scale * scale, 1.1 * self.first_sd / math.sqrt(facts.information * facts.n)
         )
@@ -310,7 +319,9 @@ class _Descent:
         before = self.last
         self.release_median(index)
         facts, point = self.facts, self.point
-        c = clip_multiplier(facts, facts.tangent_size, facts.gradients)
+        q = facts.tangent_size
+        rare = self.rare_sd * facts.length(q) / self.median
+        c = clip_multiplier(facts, q, facts.gradients, rare)
         self.levels.append(c * self.median)
         answer = self.tangent.total(self.levels[-1], share=facts.gradients / facts.max_iter)
         move = self._move(answer.value, answer.noise_scale, c)

@@ -68,8 +68,9 @@ class Choice(NamedTuple):
     """What was decided about heads: the elected rule, or those that users weigh.
 
     `level` is for users with two rows: the best rule without a head. `lone` is for users with one
-    row: the same rule if it is clearly better than the global model, else that model. The `scores`
-    of the rules are log-likelihoods of the votes if one is the best.
+    row: the same rule if it is clearly better than the global model, else that model, or half of
+    its residual if votes are noise. The `scores` of the rules are log-likelihoods of the votes if
+    one is the best.
     """
 
     rules: tuple[HeadRule, ...]
@@ -345,16 +346,18 @@ def elect(
     votes if they were as good. Noise is not the only uncertainty, because the users are a sample: a
     sum of n unit votes on R rules varies by n/R in each entry. Users with too few rows for a head
     have the best rule without coefficients. Users with one row have it only if it is clearly better
-    than the global model.
+    than the global model. These have no vote. If all votes are noise, there may be no others, and
+    half of a residual is a better guess than none.
     """
     released = HeadVotes(heads, rules).asked(ask, share=share)
     votes, noise = released.value, CLEAR * released.noise_scale
     alone = np.array([rule.penalty < math.inf for rule in rules])
     at = int(np.argmax(np.where(alone, -np.inf, votes)))
-    few = rules[at], rules[at] if votes[at] > votes[-1] + math.sqrt(2) * noise else AS_ALL
     error = math.hypot(noise, CLEAR * math.sqrt(n / len(rules)))
     gaps = (votes.max() - votes) / error / math.sqrt(2)
     kept = {rules[i]: float(-((CLEAR * gaps[i]) ** 2) / 2) for i in np.flatnonzero(gaps <= 1)}
+    lone = AS_ALL if gaps.max() > CLEAR else rules[int(np.argmin(alone))]
+    few = rules[at], rules[at] if votes[at] > votes[-1] + math.sqrt(2) * noise else lone
     return Choice(tuple(kept), *few, tuple(kept.values()))
 
 

@@ -49,10 +49,12 @@ def calibration(
 ) -> tuple[float, float, Kept, Answer, float]:
     """Return slope and shift of the best line for targets, what it explains, their mean and sd.
 
-    `moments` are those of (prediction, target, 1), in one unit. A fit of p free numbers to the same
-    n records has p/n of the rest by chance. Without an intercept the line goes through 0.
+    `moments` are those of (prediction, target - prediction, 1), in one unit. A fit of p free
+    numbers to the same n records has p/n of the rest by chance. Without an intercept the line goes
+    through 0.
     """
-    G, noise = moments.value, max(moments.noise_scale, 1e-300)
+    to_targets = np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    G, noise = to_targets @ moments.value @ to_targets.T, max(moments.noise_scale, 1e-300)
     rows = max(float(G[2, 2]), noise)
     mean = G[:2, 2] / rows * shifts
     centred = G[:2, :2] - rows * np.outer(mean, mean)
@@ -62,8 +64,10 @@ def calibration(
         covariance = float(centred[0, 1]) - n_free * residual / rows
         residual = max(total - max(covariance, 0.0) ** 2 / predicted, 0.0)
     slope = max(covariance, 0.0) / predicted
-    error = noise * math.hypot(math.sqrt(2.0) * slope, slope**2)
-    kept = Kept(slope * (2 * covariance - slope * predicted) / total, error / total)
+    share = slope * (2 * covariance - slope * predicted) / total
+    rest, less = 1 - share, 1 - slope  # rest = (less^2 p + 2 less c + r) / (p + 2 c + r)
+    error = noise * math.hypot(share, math.sqrt(2.0) * (less - rest), less**2 - rest)
+    kept = Kept(share, error / total)
     target_mean = Answer(mean[1:], noise / rows * shifts)
     shift = float(mean[1] - slope * mean[0])
     return slope, shift, kept, target_mean, math.sqrt(total / rows)

@@ -293,14 +293,20 @@ def test_public_bounds_are_where_entries_are_cut_and_do_not_set_the_noise(loose,
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_columns_that_fill_their_bounds_or_are_not_found_keep_them(rng):
-    """What is learnt replaces public bounds only where it is narrower."""
+    """What is learnt replaces public bounds only where it is narrower; they guess the scale."""
     X = np.column_stack([rng.choice([-4.0, 6.0, 6.0], 20_000), rng.normal(1.0, 0.5, 20_000)])
     model = DPRidge(bounds=(-4, 6)).fit(X, X[:, 1])
     np.testing.assert_allclose([end[0] for end in model.feature_bounds_], [-4.0, 6.0])
     assert 0.3 < model.scale_[1] < 1.0 and 3.0 <= model.scale_[0] <= 10.0
-    few = DPRidge(epsilon=0.1, bounds=(-4, 6), target_bounds=(-4, 6)).fit(X[:50], X[:50, 1])
-    np.testing.assert_allclose(few.center_, 1.0)
+    few = DPRidge(epsilon=0.1, bounds=(30, 40), target_bounds=(-4, 6)).fit(X[:50], X[:50, 1])
+    np.testing.assert_allclose(few.center_, 35.0)
     np.testing.assert_allclose(few.scale_, 5 / math.sqrt(3))
+    scales = []
+    for unit in (1.0, 2.0**20):
+        with seeded_entropy(1):
+            few = DPRidge(epsilon=0.5, bounds=(-4 * unit, 6 * unit)).fit(unit * X[:99], X[:99, 1])
+        scales.append(few.scale_ / unit)
+    np.testing.assert_allclose(*scales)
     beyond = DPRidge(bounds=[(-4, 6), (3, 4)]).fit(X, X[:, 1])
     assert 3 <= beyond.feature_bounds_[0][1] <= beyond.feature_bounds_[1][1] <= 4
 

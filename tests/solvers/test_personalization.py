@@ -174,9 +174,14 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
     votes = -votes
     choice = heads.elect(ask, users_heads, rules, 400.0, 1.0)
     assert {rule.penalty for rule in choice.rules} == {math.inf}
+    for at, size, lone in ((-2, 99, -2), (-2, 2, -3), (-1, 99, -1), (-1, 2, -3), (0, 99, -1)):
+        ask.sums = lambda *_, share: Answer(size * np.eye(19)[at], 1.0)  # noqa: B023
+        few = heads.elect(ask, users_heads, rules, 400.0, 1.0)[1:3]
+        assert few == (rules[at or -3], rules[lone])
+    ask.sums = lambda *_, share: Answer(votes.sum(axis=0), ask.noise_scale)
     ask.noise_scale, votes = 300.0, -votes
     choice = heads.elect(ask, users_heads, rules, 400.0, 1.0)
-    assert (choice.rules, choice.lone) == (rules, heads.AS_ALL)
+    assert (choice.rules, choice.lone) == (rules, level)
     gains = heads.HeadVotes(users_heads, rules).gains(batch)
     gaps = votes.sum(axis=0).max() - votes.sum(axis=0)
     weights = np.exp(batch.Y.shape[1] / 2 * gains - gaps**2 / 4 / (9e4 + 400 / len(rules)))

@@ -152,7 +152,12 @@ def test_clip_multiplier_balances_sampling_and_noise():
     M = low_rank()
     assert trace.clip_multiplier(plan(M, unit_noise=1e4), 20, 0.7) == 0.4
     assert trace.clip_multiplier(plan(M, unit_noise=0.0), 20, 0.7) == 4.0
-    assert trace.clip_multiplier(plan(M, clip_level=1.3), 20, 0.7) == 1.3
+    assert trace.clip_multiplier(plan(M, clip_level=1.3), 20, 0.7, 50.0) == 1.3
+    # Next to rare targets, whose medians are small, it is larger as far as noise allows.
+    half = 10_000 * math.sqrt(0.7 * 0.002) / (2.0 * 0.6745 * 20)
+    for noise, c in ((0.0, 4 * 50.0), (half, 2 * 50.0), (1e4, 0.4)):
+        found = trace.clip_multiplier(plan(M, unit_noise=noise), 20, 0.7, 50.0)
+        assert found == pytest.approx(c, rel=1e-4)
     g = np.abs(np.random.default_rng(3).standard_normal(400_000))
     for c in (0.5, 1.0, 3.0):
         assert trace.bussgang(c) == pytest.approx(np.mean(g < 0.6745 * c), abs=5e-3)

@@ -30,7 +30,8 @@ def test_a_total_below_its_noise_tells_nothing():
 
 
 def test_a_line_that_is_not_clear_tells_the_mean_of_the_targets():
-    G = np.array([[40.0, 3.0, 0.0], [3.0, 90.0, -60.0], [0.0, -60.0, 100.0]])
+    """The mean square of the targets is .9: (40 - 2 * 37 + 124) / 100."""
+    G = np.array([[40.0, -37.0, 0.0], [-37.0, 124.0, -60.0], [0.0, -60.0, 100.0]])
     _, _, kept, mean, sd = calibration(Answer(G, 5.0), 0.0)
     assert not kept.exceeds(0.0) and mean.noise_scale == pytest.approx(0.05)
     assert (*mean.value, sd) == pytest.approx((-0.6, math.sqrt(0.9 - 0.6**2)))
