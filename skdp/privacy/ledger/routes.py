@@ -364,8 +364,8 @@ def _payers(key: ReservationKey | None, name: str) -> list[_Payer]:
     reservation = _reservation(key, name)
     covers = frozenset() if reservation is None else reservation.covers
     own, before = around()
-    if isinstance(reservation, RunLimit):  # a ledger of another thread may not count the runs
-        own = {token: ledger for token, ledger in own.items() if ledger.run is reservation}
+    if isinstance(reservation, RunLimit):  # those of other threads and processes may not count runs
+        own, before = {t: ledger for t, ledger in own.items() if ledger.run is reservation}, {}
     payers: list[_Payer] = [ledger.book for token, ledger in own.items() if token not in covers]
     for token, file in before.items():
         # Compare paths too: a copy of a ledger file has the same token, but is another ledger.

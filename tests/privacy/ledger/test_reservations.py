@@ -181,7 +181,10 @@ def test_a_private_search_is_a_fit_and_its_runs_end_with_it(monkeypatch):
         assert routes._reservation(unpaid, "Fit") is routes._RESERVATIONS[key.reservation] is limit
         with PrivacyLedger(3, 1e-5) as ledger, ExitStack() as stack:
             Context().run(stack.enter_context, PrivacyLedger(3, 1e-5))  # it would count the runs
+            own, late = routes.around()[0], {"late": LedgerFile("")}  # of an ancestor process
+            monkeypatch.setattr(routes, "around", lambda: (own, late))
             assert routes._payers(None, "Fit") == [limit, ledger._book]
+            monkeypatch.undo()
         for granted, state in (((Loss("gaussian", 0.1),), "fitted"), ((), "failed")):
             limit.settle(0, granted, state)
     assert limit.granted and not routes.RUN.get() and limit.token not in routes._RESERVATIONS
