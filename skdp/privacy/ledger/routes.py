@@ -348,15 +348,14 @@ def _reservation(key: ReservationKey | None, name: str) -> Reservation | None:
         return None
     if not key.reservation:
         raise refused(f"{name} {_UNPAID}")
-    if key.reservation in _RESERVATIONS:
-        return _RESERVATIONS[key.reservation]
-    if not (key.file and Path(key.file).exists()):
+    found = _RESERVATIONS.get(key.reservation)
+    if found is None and not (key.file and Path(key.file).exists()):
         raise refused(f"{name} {ENDED}")
     if key.kind == "search":
-        return SearchReservation(key.file, key.ledgers)
+        return found or SearchReservation(key.file, key.ledgers)
     if set(key.ledgers).difference(*around()):  # a worker that was not started from their process
         raise refused(f"{name} {_ELSEWHERE}")
-    return Reservation()
+    return found or Reservation()
 
 
 def _payers(key: ReservationKey | None, name: str) -> list[_Payer]:

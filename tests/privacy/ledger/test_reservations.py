@@ -243,5 +243,8 @@ def test_what_was_paid_for_ends_with_its_reservation(tmp_path, monkeypatch, rese
     for known in ({}, {"one": LedgerFile("a file")}):  # a worker that was not started from there
         monkeypatch.setattr(routes, "around", lambda known=known: ({}, known))
         refuses(PrivacyError, "runs in another process", routes._reservation, whole, "Fit")
+        with monkeypatch.context() as patch:  # or a ledger that was closed before its charge
+            patch.setitem(routes._RESERVATIONS, whole.reservation, routes.Reservation())
+            refuses(PrivacyError, "runs in another process", routes._reservation, whole, "Fit")
     monkeypatch.setattr(routes, "around", lambda: ({"one": None}, {"two": None}))
     assert not routes._reservation(whole, "Fit").covers  # each fit is charged
