@@ -76,8 +76,8 @@ class DPLowRankFactorizer(
     matrix_shape : tuple of int or None, default=None
         Public shape of a matrix that arrives by `update`, `update_matrix` or `partial_fit`.
     max_releases : int, default=1
-        Number of releases of a stream. Above 1, their noise is correlated over time, and
-        `unit_bound` bounds the sum over time of the norms of what one unit contributes.
+        Number of releases of a stream. Above 1, their noise is correlated over time. `unit_bound`
+        bounds all updates of a unit together, those of all steps, as `privacy_unit` says.
     mechanism : {"auto", "sqrt", "tree"}, default="auto"
         How the noise of many releases is correlated. "sqrt" has less noise and stores the exact
         sketches of every step; "tree" stores about log2(`max_releases`). "auto" takes "sqrt" if

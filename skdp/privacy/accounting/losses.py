@@ -65,7 +65,7 @@ def mills(x: FloatArray) -> FloatArray:
 def _place(mu: FloatArray, epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return x = epsilon/mu - mu/2 and the normal density at x."""
     with np.errstate(over="ignore"):
-        x = np.minimum(epsilon / mu, mu / 2 + 40.0) - mu / 2  # phi(40) is 0 in floats
+        x = np.minimum(epsilon / mu - mu / 2, 40.0)  # phi(40) is 0 in floats
         return x, np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 
 

@@ -28,7 +28,7 @@ from skdp.privacy.accounting.losses import Loss, Losses
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.gate.session import Observer, PrivacySession
 from skdp.privacy.ledger.balances import at_end_of_part
-from skdp.privacy.ledger.fits import LedgerFit, new_token, planned, unit_name
+from skdp.privacy.ledger.fits import LedgerFit, is_ours, new_token, planned, unit_name
 from skdp.privacy.ledger.scope import around, is_over
 from skdp.privacy.ledger.store import Book, FileBook
 from skdp.privacy.store import connect
@@ -118,6 +118,8 @@ class RunLimit(Prepaid):
 
     def reserve(self, fit: LedgerFit) -> int:
         """Take what a fit needs of this run, or refuse."""
+        if not is_ours(self.token):  # a forked child: it has a copy of what is left
+            raise refused(f"{fit.estimator} runs in another process than its search: fit it there.")
         if (fit.unit, fit.adjacency) != self.meaning:
             raise refused(
                 f"{fit.estimator} protects one {fit.unit} ({fit.adjacency}), and the search one "
@@ -274,7 +276,8 @@ _UNPAID = (
 _ELSEWHERE = (
     "runs in another process than the PrivacyLedger that is open, which cannot be charged from "
     "here. Use n_jobs=1 or joblib.parallel_config('threading'), or charge a search in advance: "
-    "ledger.charge(search, n_samples=len(X)). A PrivacyLedger(..., path=...) in a file is charged."
+    "ledger.charge(search, n_samples=len(X)). A PrivacyLedger(..., path=...) in a file is charged "
+    "by processes that its own one started."
 )
 _SHARED = (
     "a PrivacyLedger adds up random sketches as independent ones, and this sketch is shared (by "
@@ -345,11 +348,14 @@ def _reservation(key: ReservationKey | None, name: str) -> Reservation | None:
         return None
     if not key.reservation:
         raise refused(f"{name} {_UNPAID}")
-    if key.reservation in _RESERVATIONS:
-        return _RESERVATIONS[key.reservation]
-    if not (key.file and Path(key.file).exists()):
+    found = _RESERVATIONS.get(key.reservation)
+    if found is None and not (key.file and Path(key.file).exists()):
         raise refused(f"{name} {ENDED}")
-    return SearchReservation(key.file, key.ledgers) if key.kind == "search" else Reservation()
+    if key.kind == "search":
+        return found or SearchReservation(key.file, key.ledgers)
+    if set(key.ledgers).difference(*around()):  # a worker that was not started from their process
+        raise refused(f"{name} {_ELSEWHERE}")
+    return found or Reservation()
 
 
 def _payers(key: ReservationKey | None, name: str) -> list[_Payer]:
@@ -357,8 +363,8 @@ def _payers(key: ReservationKey | None, name: str) -> list[_Payer]:
     reservation = _reservation(key, name)
     covers = frozenset() if reservation is None else reservation.covers
     own, before = around()
-    if isinstance(reservation, RunLimit):  # a ledger of another thread may not count the runs
-        own = {token: ledger for token, ledger in own.items() if ledger.run is reservation}
+    if isinstance(reservation, RunLimit):  # those of other threads and processes may not count runs
+        own, before = {t: ledger for t, ledger in own.items() if ledger.run is reservation}, {}
     payers: list[_Payer] = [ledger.book for token, ledger in own.items() if token not in covers]
     for token, file in before.items():
         # Compare paths too: a copy of a ledger file has the same token, but is another ledger.

@@ -6,6 +6,7 @@ import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
+from contextvars import Context
 from functools import partial
 
 import numpy as np
@@ -105,7 +106,7 @@ def test_reservations_are_not_copied(written):
             reservation.recharge(0, (Loss("sketch", math.inf),))
 
 
-def test_a_run_takes_fits_of_its_meaning_and_size_only():
+def test_a_run_takes_fits_of_its_meaning_and_size_only(monkeypatch):
     """A fit that protects something else would be published under the receipt of the search."""
     limit = RunLimit("row", "replace", Loss("gaussian", 1.0))
     for other in ({"unit": "label"}, {"unit": "group"}, {"adjacency": "add_remove"}):
@@ -113,6 +114,9 @@ def test_a_run_takes_fits_of_its_meaning_and_size_only():
             limit.reserve(fit(0.1, **other))
     mixed = fit_of(Loss("gaussian", 0.1), Loss("pure", 0.1), adjacency="replace")
     refuses(PrivacyError, "'gaussian' ones only", limit.reserve, mixed)
+    limit.reserve(fit(0.1))
+    monkeypatch.setattr(os, "getpid", lambda: 0)  # a forked child has a copy of what is left
+    refuses(PrivacyError, "another process than its search", limit.reserve, fit(0.1))
 
 
 @pytest.mark.parametrize(("kind", "sizes"), [("gaussian", (0.6, 0.8)), ("pure", (0.5, 0.5))])
@@ -175,8 +179,12 @@ def test_a_private_search_is_a_fit_and_its_runs_end_with_it(monkeypatch):
     with routes.prepaid(fit(1.0), None, limit):
         key = routes.handed_on(None)
         assert routes._reservation(unpaid, "Fit") is routes._RESERVATIONS[key.reservation] is limit
-        with PrivacyLedger(3, 1e-5) as ledger:
+        with PrivacyLedger(3, 1e-5) as ledger, ExitStack() as stack:
+            Context().run(stack.enter_context, PrivacyLedger(3, 1e-5))  # it would count the runs
+            own, late = routes.around()[0], {"late": LedgerFile("")}  # of an ancestor process
+            monkeypatch.setattr(routes, "around", lambda: (own, late))
             assert routes._payers(None, "Fit") == [limit, ledger._book]
+            monkeypatch.undo()
         for granted, state in (((Loss("gaussian", 0.1),), "fitted"), ((), "failed")):
             limit.settle(0, granted, state)
     assert limit.granted and not routes.RUN.get() and limit.token not in routes._RESERVATIONS
@@ -227,9 +235,16 @@ def test_a_fit_beside_a_ledger_that_cannot_be_charged_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("reserved", ["", "gone"])
-def test_what_was_paid_for_ends_with_its_reservation(tmp_path, reserved):
+def test_what_was_paid_for_ends_with_its_reservation(tmp_path, monkeypatch, reserved):
     """In another process too, which knows it from its file alone."""
     key = ReservationKey((), "of another process", str(tmp_path / reserved) if reserved else "")
     refuses(PrivacyError, "this charge has ended", routes._reservation, key, "Fit")
-    whole = ReservationKey(("a ledger",), "of another process", str(tmp_path), "whole")
+    whole = ReservationKey(("one", "two"), "of another process", str(tmp_path), "whole")
+    for known in ({}, {"one": LedgerFile("a file")}):  # a worker that was not started from there
+        monkeypatch.setattr(routes, "around", lambda known=known: ({}, known))
+        refuses(PrivacyError, "runs in another process", routes._reservation, whole, "Fit")
+        with monkeypatch.context() as patch:  # or a ledger that was closed before its charge
+            patch.setitem(routes._RESERVATIONS, whole.reservation, routes.Reservation())
+            refuses(PrivacyError, "runs in another process", routes._reservation, whole, "Fit")
+    monkeypatch.setattr(routes, "around", lambda: ({"one": None}, {"two": None}))
     assert not routes._reservation(whole, "Fit").covers  # each fit is charged

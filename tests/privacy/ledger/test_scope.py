@@ -133,9 +133,10 @@ def test_what_was_pickled_inside_stays_inside():
         assert fates_elsewhere(inside, program) == [["fitted", "refused", "refused"]] * 2
 
 
-def refused_in_child(queue, estimator):
+def refused_in_child(queue, estimator, closed):
     candidates = (pca(), estimator, clone(estimator), pickle.loads(pickle.dumps(pca())))
-    queue.put([attempt(candidate.fit) for candidate in candidates])
+    fits = [candidate.fit for candidate in candidates]
+    queue.put([attempt(task) for task in (*fits, lambda X: closed.__enter__())])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -146,11 +147,13 @@ def test_forked_child_refuses_everything(announced, monkeypatch):
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
     with PrivacyLedger(3, 1e-5) as ledger:
-        child = context.Process(target=refused_in_child, args=(queue, clone(pca())))
+        closed = PrivacyLedger(3, 1e-5)  # the child has a copy of its whole budget
+        child = context.Process(target=refused_in_child, args=(queue, clone(pca()), closed))
         child.start()
         results = queue.get()
         child.join()
-    assert len(results) == 4
+    assert len(results) == 5
+    assert "process that made it only" in results.pop()
     assert "another process" in results[0]
     assert all("charge" in text for text in results)
     assert ledger.entries == ()
