@@ -379,7 +379,6 @@ class FederatedRounds:
     -----
     The steps are those of a central fit, but each release is a secure sum. With default parameters
     there are about 70 releases, most of them for the location and scale of targets and columns.
-    Public `target_bounds` save half of these.
 
     Examples
     --------

@@ -146,9 +146,9 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         Budget fraction of each release. The keys depend on the other parameters; an error for a
         wrong key lists them.
     target_bounds : pair (low, high) or "auto", default="auto"
-        Public bounds of the targets, to which predictions are truncated. "auto" spends a part of
-        the budget on their centre and scale. If these are not found, a second search takes half of
-        the budget of the subspace; a warning says if it fails too.
+        Public bounds of the targets, to which predictions are truncated. In any case, a part of the
+        budget is for the centre and scale of the targets. If these are not found, a second search
+        takes half of the budget of the subspace; a warning says if it fails too.
     whiten : bool, default=True
         Whether to release a second moment and whiten the scaled features with it. False is for
         features without correlations.

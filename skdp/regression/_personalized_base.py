@@ -28,7 +28,7 @@ from skdp.exceptions import (
 from skdp.queries.users import UserQuery
 from skdp.regression._plans import PersonalPlans
 from skdp.solvers import personalization
-from skdp.solvers.columns import CUT, FARTHEST, find_columns
+from skdp.solvers.columns import FARTHEST, find_columns
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.scaling import Scaling
 from skdp.solvers.user_heads import (
@@ -177,7 +177,7 @@ class PublicationMixin(FitsElsewhereMixin):
         level = "the middle of the targets' range" if self._y_numeric else "the class frequencies"
         if not self.target_scale_found_:
             said, level = "could not find the range of the targets", "a guess"
-            remedy = "Give public 'target_bounds', or use more users."
+            remedy = "Use more users or a larger 'epsilon'."
         elif not self.global_model_found_:
             said, level = "could use no global model", f"about {level}"
             remedy = "Use more users, a larger 'epsilon' or fewer columns."
@@ -266,18 +266,20 @@ def _target_unit(estimator, ask, p, shares, public, n_noise):
     """Return the unit of targets, and the share of the model.
 
     Users too few to show it hardly show directions either. So half of the share of the subspace
-    goes into a second search: a level of all users is what others are predicted by.
+    goes into a second search: a level of all users is what others are predicted by. Public bounds
+    are often far wider than the targets, so they only replace a centre that lies outside.
     """
-    bounds, model_share = _validation.target_bounds(estimator, p), shares["global"]
-    if bounds is None:
-        find = partial(find_columns, ask.targets(), p, **public)
-        unit = personalization.target_unit(find(shares["targets"]), n_noise)
-        if not unit.found:
-            shares["subspace"] /= 2
-            unit = personalization.target_unit(find(shares["subspace"], far=True), n_noise)
-        return unit, model_share
-    center, radius = _validation.middle_and_radius(*bounds, centered=estimator.fit_intercept)
-    return personalization.TargetUnit(center, float(radius.max()) / CUT, True, 0), model_share
+    find, model_share = partial(find_columns, ask.targets(), p, **public), shares["global"]
+    unit = personalization.target_unit(find(shares["targets"]), n_noise)
+    if not unit.found:
+        shares["subspace"] /= 2
+        unit = personalization.target_unit(find(shares["subspace"], far=True), n_noise)
+    if bounds := _validation.target_bounds(estimator, p):
+        middle, radius = _validation.middle_and_radius(*bounds, centered=estimator.fit_intercept)
+        inside = (bounds[0] <= unit.center) & (unit.center <= bounds[1])
+        center, size = np.where(inside, unit.center, middle), min(unit.size, float(radius.max()))
+        unit = unit._replace(center=center, size=size)
+    return unit, model_share
 
 
 class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
@@ -331,7 +333,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             "subspace": 0.45, "global": 0.1, "columns": 0.1, "whitener": 0.05 * self.whiten,
             "head": 0.06 * (self.head_selection == "private_vote"),
             "logits": 0.03 * (not self._y_numeric),
-            "targets": 0.08 * isinstance(getattr(self, "target_bounds", None), str),
+            "targets": 0.08 * self._y_numeric,
         }  # fmt: skip
         return {name: share for name, share in shares.items() if share}
 
