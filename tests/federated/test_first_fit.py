@@ -132,7 +132,7 @@ def test_sums_of_clients_are_the_integers_of_the_central_fit(estimator):
 def test_a_huge_budget_is_not_split_as_parts_of_noise_are_drawn_once():
     model, clients, _ = fit(DPPersonalizedRegressor(1, epsilon=100.0))
     assert model.privacy_spent_.losses == clients[0].close().losses
-    with pytest.warns(NoSignalWarning, match="range of the targets: new users"):  # nobody has a head
+    with pytest.warns(NoSignalWarning, match="range of the targets: new users"):
         fit(DPPersonalizedRegressor(1, epsilon=0.01, target_bounds=(-10, 10)))
 
 
