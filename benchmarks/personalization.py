@@ -261,7 +261,7 @@ def table_paper(sizes=(1000, 10_000, 100_000, 300_000)):
     rng, mu = np.random.default_rng(), mu_from_epsilon_delta(1.0, DELTA)
     rows = {"Alg. 3, paper's noise": [], "Alg. 3, exact accounting": [], "votes alone": []}
     votes = {"whiten": False, "head_selection": "subspace", "fit_intercept": False}
-    split = {"subspace": 0.999, "global": 0.001}
+    split = {"subspace": 0.9, "targets": 0.08, "columns": 0.01, "global": 0.01}
     for n in sizes:
         users = Users(n, d=10, m=16)
         starts = (paper_start(users, paper_noise(1.0, 1), rng), paper_start(users, 0.5 / mu, rng))
@@ -297,7 +297,7 @@ def table_exponential(sizes=(100, 300, 1000, 3000), seeds=5):
     line("", sizes)
     common = {"whiten": False, "head_selection": "subspace", "fit_intercept": False}
     data = {"d": 3, "k": 1, "m": 8, "noise": 0.3}
-    split = {"subspace": 0.999, "global": 0.001}
+    split = {"subspace": 0.9, "targets": 0.08, "columns": 0.01, "global": 0.01}
 
     def chosen(users, adjacency):
         model = PersonalizedRegression(1, start="exponential", delta=0.0, adjacency=adjacency)
