@@ -255,21 +255,21 @@ def learn_base(estimator, ask, query, shares):
         return Base(scaling, columns.n, shown)
     n_noise = 0.0 if n else columns.count_noise()
     public["n"] = columns.n if estimator.fit_intercept else n
-    unit, share = _target_unit(estimator, ask, query.n_outputs, shares, public, n_noise)
+    unit = _target_unit(estimator, ask, query.n_outputs, shares, public, n_noise)
     ask = ask.scaled(*scaling)  # columns that have no limit may hold entries of any size
     fitted = {"intercept": estimator.fit_intercept}
-    model = personalization.pooled_model(ask, limited, unit, share, **fitted)
+    model = personalization.pooled_model(ask, limited, unit, shares["global"], **fitted)
     return Base(scaling, columns.n, shown, model, unit)
 
 
 def _target_unit(estimator, ask, p, shares, public, n_noise):
-    """Return the unit of targets, and the share of the model.
+    """Return the unit of targets.
 
     Users too few to show it hardly show directions either. So half of the share of the subspace
     goes into a second search: a level of all users is what others are predicted by. Public bounds
     are often far wider than the targets, so they only replace a centre that lies outside.
     """
-    find, model_share = partial(find_columns, ask.targets(), p, **public), shares["global"]
+    find = partial(find_columns, ask.targets(), p, **public)
     unit = personalization.target_unit(find(shares["targets"]), n_noise)
     if not unit.found:
         shares["subspace"] /= 2
@@ -279,7 +279,7 @@ def _target_unit(estimator, ask, p, shares, public, n_noise):
         inside = (bounds[0] <= unit.center) & (unit.center <= bounds[1])
         center, size = np.where(inside, unit.center, middle), min(unit.size, float(radius.max()))
         unit = unit._replace(center=center, size=size)
-    return unit, model_share
+    return unit
 
 
 class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
