@@ -188,7 +188,6 @@ SAID = {
         ({"measurement_covariance": np.triu(np.ones((5, 5)))}, "symmetric"),
     ],
     skdp.DPPersonalizedRegressor: [
-        ({"n_components": 6}, "n_components=6 must be between 1 and n_features=5"),
         ({"delta": 0.0}, "pure differential privacy"),
         ({"budget_split": {"subspace": 1}}, "whitener"),
         ({"group_column": "who"}, "group_column"),

@@ -451,8 +451,6 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
 
     def _fit_session(self, session, query):
         """Make all releases; returns the public attributes."""
-        if self.n_components != "auto":
-            _validation.check_rank(self, math.inf, query.n_features)
         shares = self._check_parameters()
         ask, p = session.ask(query), query.n_outputs
         base = learn_base(self, ask, query, shares)

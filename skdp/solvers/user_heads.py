@@ -96,8 +96,10 @@ def fixed_choice(view: View) -> Choice:
 def all_rules(shared: Shared, view: View, found: bool = True) -> tuple[HeadRule, ...]:
     """Return the candidates, the same number whatever was released.
 
-    Users who start from a global model (`view.base`) are always shrunk towards it. Unless all
-    columns have shown their scales (`found`), rules that ignore the subspace have own units.
+    Users who start from a global model (`view.base`) are shrunk towards it. Only a free intercept
+    without the subspace goes without the model, which may confuse levels of users with slopes.
+    Unless all columns have shown their scales (`found`), rules that ignore the subspace have own
+    units.
     """
     based = view.base is not None
     variances = [(0.0, True)] if based else [(0.0, False), (0.0, True)]
@@ -106,8 +108,8 @@ def all_rules(shared: Shared, view: View, found: bool = True) -> tuple[HeadRule,
     if view.intercept and view.loss.skewed:  # a shrunk intercept would be drawn to the mean
         variances = [(math.inf, based)]
     heads = tuple(
-        HeadRule(outside, penalty, variance, target)
-        for outside in (outside_variance(shared), 1.0 if found else 2.0)
+        HeadRule(outside, penalty, variance, target and not (alone and math.isinf(variance)))
+        for outside, alone in ((outside_variance(shared), False), (1.0 if found else 2.0, True))
         for penalty in _PENALTIES
         for variance, target in variances
     )
@@ -161,7 +163,10 @@ class Heads:
 
     def _offset(self, batch: UserBatch, rule: HeadRule) -> FloatArray:
         """What the targets that are seen are shrunk towards, in the user's own scale."""
-        if not rule.toward_global or self.view.base is not None:
+        base = self.view.base
+        if base is not None and not rule.toward_global:  # what is seen are residuals of it
+            return -base.predictions(batch)
+        if base is not None or not rule.toward_global:
             return np.zeros_like(batch.Y)
         return self.model.times(rule.toward_global, rule.toward_level).predictions(batch)
 
@@ -266,10 +271,9 @@ class Heads:
             _, means, size = batch.in_own_units(self.view.intercept)
             theta = theta / size[:, 0, :, None]
             b = b - np.matmul(means, theta)[:, 0]
-        if self.model.own_means:
-            b = b + seen.own_means
-        elif rule.toward_global:
-            theta, b = theta + self.model.coef, b + self.model.intercept
+        if rule.toward_global:
+            level = seen.own_means if self.model.own_means else self.model.intercept
+            theta, b = theta + self.model.coef, b + level
         return np.concatenate([theta.reshape(len(theta), -1), b], axis=1)
 
 

@@ -193,6 +193,17 @@ def test_heads_beat_the_model_of_all_and_that_beats_the_mean(unit):
     assert few[0] < 1.01 * few[1] and few[1] < 0.85 * few[2]
 
 
+@pytest.mark.thorough
+def test_levels_of_users_are_not_taken_for_slopes(rng):
+    """Columns and targets follow the level of the user, and rows of one user nothing else."""
+    level = np.repeat(rng.standard_normal(400), 6)
+    X, new = level[:, None] + rng.standard_normal((2, 2400, 4))
+    users = np.repeat(np.arange(400), 6)
+    model = seeded(data=(X, level, users), epsilon=10.0)
+    assert model.global_model_found_
+    assert model.score(new, level, groups=users) > 0.995  # by common slopes .98
+
+
 @pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")  # at 150 +- 1
 @pytest.mark.parametrize("common", [0.0, 1.0])
@@ -336,6 +347,14 @@ def test_the_published_model_of_few_users_predicts_their_level(rng):
     model = DPPersonalizedRegressor(1, epsilon=1.0)
     levels = [model.fit(X, y, users).public_copy().predict(X).mean() for _ in range(11)]
     assert np.median(np.abs(np.subtract(levels, y.mean()))) < 60
+
+
+def test_one_column_has_one_component(rng):
+    users = np.repeat(np.arange(1000), 5)
+    X = rng.standard_normal((5000, 1))
+    model = seeded(data=(X, (1 + users % 3) * X[:, 0], users), n_components=2, epsilon=3.0)
+    assert model.components_.shape == (1, 1)
+    assert model.score(X, (1 + users % 3) * X[:, 0], groups=users) > 0.99
 
 
 @pytest.mark.parametrize("d", [1, 6])
