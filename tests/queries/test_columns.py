@@ -156,6 +156,15 @@ def test_ranks_are_multiplied_by_public_weights(step):
     assert 0.99 < moved / ends[0].bound.l1_steps(1e-6) <= 1
 
 
+def test_weights_that_are_rounded_up_in_all_columns_are_in_the_bound():
+    """Half of a weight is a step and a half, which counts as two."""
+    empty, row = (query("add_remove")(np.zeros((n, 100))).grid(np.ones((100, 1))) for n in (0, 1))
+    bound, moved = row.ranks(np.zeros(100, int)).bound, np.full(100, 2)
+    one, other = (ask.ranks(np.zeros(100, int)).answer(1 / 3) for ask in (empty, row))
+    assert np.array_equal(other - one, moved)
+    assert bound.l2_steps(1 / 3) >= np.linalg.norm(moved) and bound.l1_steps(1 / 3) >= moved.sum()
+
+
 @pytest.mark.parametrize("step", [0.0, 2.0**-10])
 def test_a_group_adds_the_mean_of_its_rows(step, rng):
     """Groups of 3 and of 7 rows: if all rows of a group are on one side, it adds 1/2 in total."""

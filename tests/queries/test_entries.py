@@ -236,6 +236,27 @@ def test_the_float_errors_of_long_sums_are_in_the_bound():
     assert bound.l2 >= 1 + error and bound.l1 >= 1 + 1000 * error
 
 
+def test_the_float_errors_of_sums_over_a_matrix_are_in_the_bound():
+    """Of a million rows, or of all entries; a norm of a moment is one of its clipped rows."""
+    query = EntryQuery(sp.csr_array((10**6, 10**6)), MatrixUnit("entry"))
+    error = 2 * 10**12 * 2.0**-53 * 10**12  # of both neighbours, in one sum
+    squares, spread = query.square_sum().bound, query.spread().bound
+    assert min(squares.l2, squares.l1) >= 1 + error and min(spread.l2, spread.l1) >= 1 + 2 * error
+    rows = EntryRowQuery(sp.csr_array((10**6, 10)), MatrixUnit("entry")).clipped(1.0)
+    error = 2 * 10**6 * 2.0**-53 * 10**6
+    assert min(rows.counts().bound.l2, rows.gram().bound.l2) >= 1 + error
+    assert rows.ritz(4 * np.eye(10, 1)).bound.l2 >= 16 * (1 + error)
+
+
+def test_what_rounding_adds_to_a_large_public_matrix_is_in_the_bound():
+    """26 bits of a million numbers; in a row of a hundred they add up."""
+    X = np.zeros((10**4, 100))
+    X[0] = 1.0
+    bound = NormQuery(sp.csr_array((2, 10**4)), MatrixUnit("entry_change")).right(X).bound
+    assert bound.l2 >= 10 * (1 + 2.0**-13) * (1 + 2.0**-25 * 10**3)
+    assert bound.l1 >= 100 * (1 + 2.0**-13) * (1 + 2.0**-25 * 10**4)
+
+
 def test_kept_columns_of_entries_are_clipped_after_the_selection():
     A = RNG.uniform(0.0, 1.0, (M, N))
     query = EntryRowQuery(A, MatrixUnit("entry")).columns(np.array([5, 1, 3])).clipped(0.8)

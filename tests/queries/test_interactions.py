@@ -163,3 +163,14 @@ def test_floor_is_an_integer(floor):
         InteractionQuery(rows({0}), degree_floor=floor, adjacency="add_remove")
     with pytest.raises(ValueError, match="at least 1"):
         InteractionQuery(rows({0}), degree_floor=0, adjacency="add_remove")
+
+
+def test_the_float_errors_of_a_million_users_are_in_the_bounds():
+    query, V = sp.csr_array((10**6, 10)), 4 * np.eye(10, 1)
+    query = InteractionQuery(query, degree_floor=1, adjacency="add_remove")
+    error, product = 2 * 10**6 * 2.0**-53 * 10**6, product_change(V, 1, "add_remove")
+    for each in (query.counts(), query.gram(), query.square_sum()):
+        assert each.bound.l2 >= 1 + error
+    assert query.pairs().bound.l2 >= 1 + 2 * error
+    assert query.right(V).bound.l2 >= product + 4 * error
+    assert query.ritz(V).bound.l2 >= 4 * product + 16 * error

@@ -71,6 +71,18 @@ def test_no_row_changes_more_than_its_bound(name, public, adjacency, rng):
             assert 0.98 * allowed < change <= allowed, norm
 
 
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_a_row_that_is_rounded_up_to_whole_steps_is_in_the_bound(adjacency):
+    """A row is a step and a half, which counts as two."""
+    rows, step = np.array([at((-0.9, -0.9)), at((0.9, 0.9))]), 2 / 3
+    kept = rows[1:] if adjacency == "replace" else rows[:0]
+    asked = [query(X, adjacency=adjacency).cells(FRAME, 2) for X in (rows[:1], kept)]
+    moved, bound = asked[0].answer(step) - asked[1].answer(step), asked[0].bound
+    assert np.abs(moved).max() == 2
+    assert np.linalg.norm(moved) <= bound.l2_steps(step)
+    assert np.abs(moved).sum() <= bound.l1_steps(step)
+
+
 def test_counts_equal_plain_counts():
     X = np.array([at(p) for p in [(-0.9, -0.9), (0.9, 0.9), (0.9, 0.9), (3.0, 0.0), (0.0, 0.0)]])
     X = np.vstack([X, np.full(3, np.nan), [0.0, np.inf, 0.0]])  # whose place is (inf, -inf)
