@@ -45,7 +45,7 @@ REFUSED = {
     "item_exponent": [2.0],
     "iterated_power": [2.0],
     "kind": NO_WORDS,
-    "limits": [((1.0, 1.0), (0.0, 1.0)), "wide"],
+    "limits": [((1.0, 1.0), (0.0, 1.0)), ((0.0, 1e61), (0.0, 1.0)), "wide"],
     "loss": [*NO_WORDS, "logistic"],
     "max_iter": [0],
     "max_releases": [0, None],

@@ -293,9 +293,9 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
             limits = np.asarray(self.limits, np.float64)
         except (TypeError, ValueError):
             limits = np.zeros(0)
-        fine = limits.shape == (2, 2) and np.isfinite(limits).all()
+        fine = limits.shape == (2, 2) and np.all(np.abs(limits) <= 1e60)  # or squares overflow
         if not fine or not np.all(limits[:, 1] - limits[:, 0] >= 1e-60):
-            expected = "'auto' or ((low, high), (low, high)) with low < high"
+            expected = "'auto' or ((low, high), (low, high)) in [-1e60, 1e60] with low < high"
             _validation.refuse_value(self, "limits", expected, self.limits)
         half = limits[:, 1] / 2 - limits[:, 0] / 2
         return Frame(limits[:, 0] + half, half)

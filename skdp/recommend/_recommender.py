@@ -343,6 +343,7 @@ class DPRecommender(
             options = {"adjacency": self.adjacency, "n_jobs": self.n_jobs, "cap": self._cap}
             query = RowHistories(row_source(R), pure=self._is_pure_for_rows(), **options)
             n_users, n_items = None, query.n_features
+        components = np.zeros((self.n_components, n_items))  # which may not fit: before payment
         ask = session.ask(query)
         if n_users is None and self.adjacency == "replace":
             n_users = query.n_rows
@@ -354,7 +355,6 @@ class DPRecommender(
         fitted = fit_filter(ask, route, n_users, available, *options)
         found = fitted.filter
         self._warn_of_no_factors(session, found, n_items)
-        components = np.zeros((self.n_components, n_items))
         components[: 1 + found.rank, found.kept] = found.inward.T
         return {
             "filter_": found,

@@ -8,11 +8,12 @@ import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
 
+from skdp import PrivacyLedger
 from skdp.datasets import make_interactions
 from skdp.exceptions import PrivacyWarning, UtilityWarning
 from skdp.model_selection import split_interactions
 from skdp.recommend import DPRecommender, recall_at_n
-from skdp.testing import fixed_noise, seeded_entropy
+from skdp.testing import fixed_noise, record_transcript, seeded_entropy
 from tools.outcomes import refuses
 
 # There are more cells than one over the usual delta, which an interaction unit is told.
@@ -42,6 +43,14 @@ def popularity_recall(split):
 
 def recall(model, split):
     return recall_at_n(model.recommend(split[0])[0], split[1])
+
+
+@pytest.mark.parametrize("unit", ["row", "interaction"])
+def test_components_that_do_not_fit_into_memory_fail_before_payment(factors, unit):
+    model = DPRecommender(10**15, privacy_unit=unit)
+    with record_transcript() as transcript, PrivacyLedger(1.0, 1e-6) as ledger:
+        refuses((MemoryError, ValueError), None, model.fit, factors[0])
+    assert not len(transcript) and not ledger.entries
 
 
 @pytest.mark.deep
