@@ -231,3 +231,12 @@ def test_rows_of_users_lie_together_once_for_all_batches(form, rng):
     parts = rows.parts(3)
     assert rows._X.flags.c_contiguous and all(part._X is rows._X for part in parts)
     np.testing.assert_array_equal(rows._X, X)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_each_group_is_in_one_of_the_parts(n):
+    """Of sizes 1 to 7: one of two parts would add its contribution twice."""
+    codes = np.repeat(np.arange(7), np.arange(1, 8))
+    source = units.GroupRows(codes[:, None].astype(float), {}, codes)
+    shared = (block.rows[:, 0] for part in source.parts(n) for block in part.blocks())
+    assert sorted(np.concatenate([*shared])) == codes.tolist()

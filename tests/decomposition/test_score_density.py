@@ -9,6 +9,7 @@ from skdp.decomposition._score_density import _FEWEST, cells_per_side, class_sha
 from skdp.exceptions import PrivacyWarning, UtilityWarning
 from skdp.plotting._released import mass_level
 from skdp.queries.plane import SQUARE, Frame
+from skdp.testing import fixed_noise, null_release
 
 LIMITS = ((-4.0, 4.0), (-3.0, 3.0))
 
@@ -91,6 +92,15 @@ def test_it_says_when_there_is_nothing_to_see():
         DPScoreDensity(limits=LIMITS, epsilon=0.01).fit(rows(100))
     with pytest.warns(UtilityWarning, match=r"of the rows: they lie outside"):
         DPScoreDensity(limits=((-0.3, 0.3), (-9.0, 9.0)), kind="density").fit(rows())
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_the_number_of_bins_follows_from_released_sizes_alone():
+    picture, sides = DPScoreDensity(limits=LIMITS, kind="density", epsilon=50.0), set()
+    for n in (100, 10_000):
+        with fixed_noise(0), null_release():
+            sides.add(picture.fit(rows(n)).histogram_.shape)
+    assert len(sides) == 1
 
 
 # -- densities and ellipses from released numbers --------------------------------------------------

@@ -39,6 +39,13 @@ def test_no_row_is_longer_and_short_rows_stay(form, dtype):
     np.testing.assert_array_equal(Z[before <= 2], X[before <= 2])
 
 
+def test_a_row_is_clipped_alike_wherever_it_lies():
+    """A sum by BLAS has other bits in another place, for some of many rows."""
+    X = np.random.default_rng(0).standard_normal((200, 101))
+    rows = [RowClipper().transform(x[None])[0] for x in X]
+    np.testing.assert_array_equal(RowClipper().transform(X), rows)
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("d", [3, 7, 33, 257])
 @pytest.mark.parametrize("step", [RowClipper(1.0), PublicScaler((-3, 4)), PublicScaler((0, 1e-60))])

@@ -179,6 +179,20 @@ def test_a_group_adds_the_mean_of_its_rows(step, rng):
     np.testing.assert_allclose(answer, expected.sum(axis=0), atol=0.51 * step + 1e-8)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_group_with_a_bad_row_adds_nothing(bad, rng):
+    """Its other rows do not, either: their mean would be no mean of the group."""
+    X, groups = rng.standard_normal((8, 4)), np.repeat([0, 1, 2, 3], 2)
+    X[3, 1] = bad
+    whole, others = (
+        ColumnQuery(GroupRows(*rows), by_group=True, adjacency="add_remove")
+        for rows in ((X, {}, groups), (X[[0, 1, 4, 5, 6, 7]], {}, np.repeat([0, 1, 2], 2)))
+    )
+    for name in ("moments", "distances", "grid"):
+        one, other = (RELEASES[name](ask).answer(2.0**-10) for ask in (whole, others))
+        assert np.array_equal(one, other), name
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("center", [np.zeros(7), np.linspace(-1.0, 2.0, 7)])
 @pytest.mark.parametrize("distances", [False, True])

@@ -1,5 +1,7 @@
 """Histories of pairs, lists of the best items, and scores of lists."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -193,6 +195,20 @@ def test_missed_items_are_those_of_the_definition(fitted):
     np.testing.assert_array_equal(missed_share(model, R[order]), missed_share(model, R)[order])
     one = sp.csr_array((np.ones(1), ([0], [3])), shape=(2, 120))  # nothing to hide, or to go by
     np.testing.assert_array_equal(missed_share(model, one), [0.5, 0.5])
+
+
+def test_a_list_that_is_scored_is_made_of_one_row(rng):
+    """Bits of a product depend on the other rows."""
+    asked = []
+
+    def scores(rows):
+        asked.append(rows.shape[0])
+        return rng.standard_normal(rows.shape)
+
+    public = SimpleNamespace(list_length=2, scorer=lambda: scores)
+    model = SimpleNamespace(filter_=public, _histories=sp.csr_array)
+    losses = missed_share(model, (rng.random((30, 40)) < 0.5).astype(float))
+    assert losses.shape == (30,) and set(asked) == {1}
 
 
 @pytest.mark.thorough

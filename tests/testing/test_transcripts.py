@@ -49,6 +49,13 @@ def test_replay_hands_out_the_first_answers():
     assert not np.array_equal(first.openings[-1].exact, second.openings[-1].exact)
 
 
+def test_a_start_of_another_size_on_a_neighbour_is_seen():
+    with testing.record_transcript() as first:
+        new_session().random_signs((100, 2))
+    with testing.replay_answers(first), pytest.raises(AssertionError, match="random start"):
+        new_session().random_signs((900, 2))
+
+
 def test_null_release_reads_or_not():
     touched = []
 
