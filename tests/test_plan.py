@@ -428,6 +428,18 @@ def test_made_rows_have_the_stated_facts():
     assert skew(_made.skewed(rng, X, [0, -0.5, 1, 2])) == pytest.approx([0, 0.5, 1, 2], abs=0.2)
 
 
+@pytest.mark.parametrize(("n", "d"), [(1000, 6), (40, 60)])
+def test_skewed_rows_have_the_stated_spectrum(n, d):
+    """Also where one direction holds nearly all: skewed columns alone would add others."""
+    shares = np.full(d, 1e-4 / d)
+    shares[0] = 1 - 1e-4
+    X = _made.skewed_rows(np.random.default_rng(0), n, shares, np.linspace(1, 4, d))
+    squares = np.linalg.svd(X, compute_uv=False) ** 2
+    assert 0.5 * n < squares[0] < 1.5 * n
+    assert np.sum(squares[1:]) < 2e-4 * squares[0]
+    assert np.median(np.abs(skew(X))) > 1  # long tails do not cancel
+
+
 def test_a_loss_is_a_share_of_what_can_be_gained():
     data = theory.PlanData(None, None, (), trivial=0.3, best=0.8)
     assert data.lost_fraction(0.55) == pytest.approx(0.5)

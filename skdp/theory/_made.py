@@ -110,6 +110,24 @@ def skewed(rng: np.random.Generator, X: FloatArray, skew: Any = None) -> FloatAr
     return np.asarray(scale(np.expm1(scale(X) * logs)) * X.std(axis=0))
 
 
+def skewed_rows(
+    rng: np.random.Generator, n: int, shares: FloatArray, skew: Any = None
+) -> FloatArray:
+    """Draw skewed rows that have a given spectrum all the same.
+
+    Columns that are skewed one by one spread over all directions what a few of them held. Their
+    long tails point to one end of the leading direction, or they would cancel in it.
+    """
+    X, wide = made_rows(rng, n, shares), n < len(shares)
+    goal, axes = np.linalg.eigh(X @ X.T if wide else X.T @ X)
+    ends = np.sign(X.T @ axes[:, -1] if wide else axes[:, -1])
+    Y = skewed(rng, X * ends, skew) * ends
+    found, axes = np.linalg.eigh(Y @ Y.T if wide else Y.T @ Y)
+    ratio = goal / np.maximum(found, 1e-12 * found[-1] + 1e-300)
+    change = axes * np.sqrt(np.maximum(ratio, 0.0)) @ axes.T
+    return np.asarray(change @ Y if wide else Y @ change)
+
+
 def parted(rng: np.random.Generator, X: FloatArray, priors: FloatArray, signal: float) -> Any:
     """Move rows apart by classes, with the same spectrum: `signal` of these is linear in the rows.
 
