@@ -22,7 +22,7 @@ from skdp.solvers.trace import FINER, PASSES, TraceFit, private_median
 _BELOW_ONE = 1 - 1e-6  # norm of a mix: its grid adds less
 # Of the mean variance, of noisy moments and of public ones: directions that vary less are not
 # enlarged to it.
-_LEAST, _LEAST_PUBLIC = 0.02, 1e-3
+_LEAST, _LEAST_PUBLIC = 0.02, 0.15
 _CUT = 2.0  # medians, or deviations, at which what a record adds is cut
 
 
@@ -31,9 +31,10 @@ class Whitening(NamedTuple):
 
     Diagonal ones are vectors, because squares would need too much memory.
 
-    Or a public `mix` A, `lam` times the inverse of the covariance L of vec(X): E <x, H> A x = lam H
-    for every H. Then `variance` is that of an entry of A x, and `spread` its square times the mean
-    variance of an entry of x, over lam^2: 1 if L is a multiple of the identity.
+    Or a public `mix` A, `lam` times the inverse of the covariance L of vec(X), but for its
+    smallest eigenvalues: E <x, H> A x = lam H for H in the directions of the others. Then
+    `variance` is that of an entry of A x, and `spread` its square times the mean variance of an
+    entry of x, over lam^2: 1 if L is a multiple of the identity.
     """
 
     left: FloatArray | None
@@ -80,11 +81,16 @@ def whitening(
 
 
 def mixing(covariance: FloatArray) -> Whitening:
-    """Return the mix for a public covariance of vec(X), positive definite."""
+    """Return the mix for a public covariance of vec(X).
+
+    Directions of small variance are enlarged to `_LEAST_PUBLIC` of the mean only: else they would
+    hold most of the norm of a record, and hardly any of what targets show.
+    """
     values, vectors = np.linalg.eigh(covariance)
-    lam = float(values[0]) * _BELOW_ONE
-    mix = (vectors * (lam / values)) @ vectors.T
-    variance = lam * lam * float(np.mean(1 / values))
+    varying = np.maximum(values, _LEAST_PUBLIC * np.mean(values))
+    lam = float(varying[0]) * _BELOW_ONE
+    mix = (vectors * (lam / varying)) @ vectors.T
+    variance = lam * lam * float(np.mean(values / varying**2))
     spread = variance * float(np.mean(values)) / lam**2
     return Whitening(None, None, lam, (mix + mix.T) / 2, variance, spread)
 

@@ -249,6 +249,19 @@ def test_a_known_covariance_that_is_no_product():
     refuses(ValueError, "dense", clone(known).fit, (X[:, :6], X[:, 6:12]), y)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of seeds
+def test_a_known_covariance_that_is_nearly_singular_is_no_loss():
+    """Directions of little variance would hold most of the norm of a record."""
+    rng, n = np.random.default_rng(1), 900
+    z, ones = rng.standard_normal((n, 2)), np.ones((n, 1))
+    a, b = (np.hstack([ones, z[:, [i]] + 0.1 * rng.standard_normal((n, 4))]) for i in (0, 1))
+    X = np.einsum("ni,nj->nij", a, b).reshape(n, 25)
+    y = z.sum(axis=1) + 0.5 * z.prod(axis=1) + 0.3 * rng.standard_normal(n)
+    model = DPTraceRegressor(2, matrix_shape=(5, 5), epsilon=3.0, random_state=1)
+    model.set_params(measurement_covariance=X.T @ X / n)
+    assert model.fit(X[:600], y[:600]).score(X[600:], y[600:]) > 0.9
+
+
 @pytest.mark.deep
 @parametrize_with_dp_checks(ABOVE_NOISE)
 def test_keeps_its_promise(estimator, check):
