@@ -12,11 +12,12 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp import _inputs, _validation, base
-from skdp._limits import CACHED
+from skdp._limits import CACHED, CLEAR
 from skdp.data import blocks
 from skdp.data.products import in_dtype, saturated
 from skdp.queries.columns import ColumnQuery
-from skdp.solvers.columns import find_columns, release_moments
+from skdp.solvers.columns import FAR, find_columns, release_moments
+from skdp.solvers.median_search import SMALLEST
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._made import bare_copy, skewed
 from skdp.theory._plan import check_share, fit_rows, rows_of
@@ -278,6 +279,12 @@ def around_zero(center, size):
     return center - np.sign(center) * half, size + half * (1 + 2.0**-40)
 
 
+def found_columns(ask, d, shares, n, **how):
+    """Return the columns that a search finds, and the radius about their centres for moments."""
+    found = find_columns(ask, d, shares["columns"], n, **how)
+    return found, found.radius(found.sums_noise(shares["moments"] / shares["columns"]))
+
+
 def handed_on(attributes, place):
     """Extend attributes by the group column, which is left unchanged."""
     low, high = attributes["feature_bounds_"]
@@ -354,9 +361,10 @@ class DPStandardScaler(
         Whether ``transform`` scales the columns.
     bounds : pair, two arrays, list of tuples, dict or "auto", default="auto"
         Public bounds of the entries, in the forms of `PublicScaler`; entries are truncated to them,
-        by ``transform`` too. They make the fit much more accurate. "auto" spends almost half of the
-        budget on a private centre and scale of each column; a warning names those that were not
-        found.
+        by ``transform`` too. Almost half of the budget is for a private centre and scale of each
+        column; with "auto", a warning names those that were not found. Narrow bounds make the fit
+        more accurate: a column that has clearly more variance in its bounds than near its centre
+        takes the bounds.
     budget_split : dict or "auto", default="auto"
         Budget fraction of each release. The keys depend on the other parameters; an error for a
         wrong key lists them.
@@ -369,16 +377,16 @@ class DPStandardScaler(
     Attributes
     ----------
     mean_ : ndarray of shape (n_features,)
-        Released means of the truncated entries.
+        Released means of the truncated entries; within public bounds, perhaps truncated further.
     var_ : ndarray of shape (n_features,) or None
-        Released variances of the truncated entries, at least their noise; None if with_std=False.
+        Released variances of the same entries, at least their noise; None if with_std=False.
     scale_ : ndarray of shape (n_features,) or None
         Their square roots, 1 for a variance of 0.
     n_samples_seen_ : int
         Number of rows: released under "add_remove", exact under "replace". With groups, their
         total weight.
     feature_bounds_ : tuple of two ndarrays of shape (n_features,)
-        The bounds that were used: given, or released.
+        The bounds that ``transform`` uses: given, or released.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -476,10 +484,14 @@ class DPStandardScaler(
         query = self._asked(ColumnQuery, X)
         n = float(query.n_rows) if self._total_is_public() else None
         ask = session.ask(query)
-        center, size, columns = self._range(session, ask, X.n_features, bounds, shares, n)
-        if sparse:  # what is not stored is left as it is
-            center, size = around_zero(center, size)
-        found = release_moments(ask, center, size, n, shares["moments"])
+        if bounds is None or not np.isfinite(bounds).all():
+            center, size, columns = self._learnt_range(session, ask, X.n_features, shares, n)
+            if sparse:  # what is not stored is left as it is
+                center, size = around_zero(center, size)
+            found = release_moments(ask, center, size, n, shares["moments"])
+        else:
+            (center, size), columns = _validation.middle_and_radius(*bounds), None
+            found = self._within(session, ask, center, size, shares, n, sparse)
         if self.with_std and not sparse:
             base.warn_unresolved_scales(self, columns, found)
         scale, eps = np.sqrt(found.variance), np.finfo(np.float64).eps
@@ -517,23 +529,43 @@ class DPStandardScaler(
         return isinstance(self.bounds, str) and self.bounds == "auto"
 
     def _default_shares(self):
-        return {"columns": 0.45, "moments": 0.55} if self._learns_bounds() else {"moments": 1.0}
+        if self._learns_bounds():
+            return {"columns": 0.45, "moments": 0.55}
+        return {"columns": 0.4, "moments": 0.4, "bounds": 0.2}
 
-    def _range(self, session, ask, d, bounds, shares, n):
-        """Return centre and half-width of each column, public or learnt, and what was found."""
-        if bounds is not None and np.isfinite(bounds).all():
-            return *_validation.middle_and_radius(*bounds), None
+    def _learnt_range(self, session, ask, d, shares, n):
+        """Return centre and half-width of each column, and what was found."""
         if session.budget.exact:  # nothing is cut, and a first mean makes the second accurate
             center, shares["moments"] = np.zeros(d), shares["moments"] / 2
             size = np.full(d, np.inf)
             mean = release_moments(ask, center, size, n, shares["moments"]).mean
             return mean, size, None
-        found = find_columns(ask, d, shares["columns"], n)
+        found, radius = found_columns(ask, d, shares, n)
         base.warn_undetected_columns(
             self, ~found.found, found.needed, outcome="and used a guess", remedy="'bounds'"
         )
-        noise = found.sums_noise(shares["moments"] / shares["columns"])
-        return found.center, found.radius(noise), found
+        return found.center, radius, found
+
+    def _within(self, session, ask, middle, half, shares, n, sparse):
+        """Return the moments of columns within public bounds.
+
+        Bounds are often far wider than the columns, and so is their noise. So columns are searched
+        for, and cut to what is found. If the bounds show clearly more variance, their moments are
+        kept: many squares lie far from most entries.
+        """
+        whole = release_moments(ask, middle, half, n, shares["bounds"])
+        if session.budget.exact:
+            return whole
+        near = np.clip((np.abs(middle) + half) / FAR, SMALLEST, 1 / SMALLEST)
+        columns, radius = found_columns(ask, len(middle), shares, n, near=near)
+        low, high = middle - half, middle + half
+        inside = (low <= columns.center) & (columns.center <= high)
+        low = np.where(inside, np.maximum(low, columns.center - radius), low)
+        high = np.where(inside, np.minimum(high, columns.center + radius), high)
+        center, size = _validation.middle_and_radius(low, high)
+        center, size = around_zero(center, size) if sparse else (center, size)
+        found = release_moments(ask, center, np.maximum(size, SMALLEST), n, shares["moments"])
+        return found.replaced(whole.variance > found.variance + 2 * CLEAR * whole.noise, whole)
 
     def transform(self, X: Any) -> Any:
         """Centre and scale rows. The output for private rows is not covered.

@@ -161,6 +161,11 @@ class ColumnMoments(NamedTuple):
     n: float
     noise_scale: float
 
+    def replaced(self, which: NDArray[np.bool_], by: ColumnMoments) -> ColumnMoments:
+        """Return these moments, but those of another release for some columns."""
+        mean, variance, noise = (np.where(which, by[i], self[i]) for i in range(3))
+        return self._replace(mean=mean, variance=variance, noise=noise)
+
 
 def find_columns(ask: AsksColumns, d: int, share: float, n: float | None, **how: Any) -> Columns:
     """Find the location and scale of each column, by rank queries.

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skdp import DPPCA, DPScoreDensity
+from skdp import DPPCA, DPScoreDensity, PrivacyLedger
 from skdp._limits import COUNT_WEIGHT
 from skdp.decomposition._score_density import _FEWEST, cells_per_side, class_shapes, smoothed
 from skdp.exceptions import PrivacyWarning, UtilityWarning
@@ -61,6 +61,26 @@ def test_auto_chooses_by_released_sizes(n, kind):
         np.testing.assert_allclose(picture.means_, [[0, 0], [2, 2]], atol=2.0)
     else:
         assert picture.density_.shape[0] == 2
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_counts_within_public_limits_use_no_delta_where_it_does_not_help(adjacency):
+    """Their l1 sensitivity is that of one row, so Laplace noise is lower than Gaussian noise."""
+    fixed = {"limits": LIMITS, "adjacency": adjacency}
+    cells = DPScoreDensity(kind="density", n_bins=9, **fixed).fit(rows())
+    pure = DPScoreDensity(kind="density", n_bins=9, delta=0, **fixed).fit(rows())
+    assert cells.noise_scale_ == pure.noise_scale_
+    assert cells.privacy_spent_.delta == 0
+    with pytest.warns(PrivacyWarning, match="delta=0.1"):
+        loose = DPScoreDensity(kind="density", epsilon=0.1, delta=0.1, **fixed).fit(rows())
+    assert loose.releases_[0].mechanism == "gaussian"  # a large delta helps
+    few = DPScoreDensity(**fixed).fit(rows(60))
+    assert few.kind_ == "ellipse"
+    assert (few.privacy_spent_.epsilon, few.privacy_spent_.delta) == (1.0, 1e-6)
+    assert few.releases_[-1].mechanism == "gaussian"
+    with PrivacyLedger(epsilon=3.0, delta=1e-5):  # where Gaussian losses add up to less
+        in_ledger = DPScoreDensity(**fixed).fit(rows())
+    assert {line.mechanism for line in in_ledger.releases_} == {"gaussian"}
 
 
 def test_other_labels_are_left_out():

@@ -199,14 +199,32 @@ def test_a_warning_names_the_unit_that_it_counts():
     assert "groups must differ" in messages_of(fit, columns()[:40, :2], groups=groups)[0]
 
 
-def test_public_bounds_far_too_wide_are_said():
-    """Scales of noise alone warn; rare values within suitable bounds do not."""
+@pytest.mark.parametrize("wide", [4.0, 400.0])
+def test_public_bounds_far_too_wide_cost_nothing(wide):
+    """Columns are found within them; rare values within suitable bounds need no warning."""
     X = np.column_stack([columns()[:, :4], np.arange(len(columns())) == 0])
-    for wide in (4.0, 400.0):
-        low, high = np.append(MEANS - wide * UNITS, 0.0), np.append(MEANS + wide * UNITS, 1.0)
-        with seeded_entropy(0):
-            said = messages_of(DPStandardScaler(bounds=(low, high), epsilon=0.3).fit, X)
-        assert [("narrow public 'bounds'" in text) for text in said] == [True] * (wide > 4)
+    low, high = np.append(MEANS - wide * UNITS, 0.0), np.append(MEANS + wide * UNITS, 1.0)
+    with seeded_entropy(0):
+        scaler = DPStandardScaler(bounds=(low, high))
+        assert not messages_of(scaler.fit, X)
+    np.testing.assert_allclose(scaler.scale_[:4], UNITS, rtol=0.2)
+    np.testing.assert_array_equal(scaler.feature_bounds_, (low, high))
+
+
+def test_scales_of_noise_within_public_bounds_are_said():
+    X = columns()[:40, :4]
+    scaler = DPStandardScaler(bounds=(MEANS - 400 * UNITS, MEANS + 400 * UNITS), epsilon=0.1)
+    with seeded_entropy(0):
+        assert "narrow public 'bounds'" in messages_of(scaler.fit, X)[0]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of seeds
+def test_public_bounds_show_what_lies_far_from_most_entries():
+    """Half of these amounts are nearly 0, and show a scale that is far too small."""
+    X = np.minimum(np.exp(1 + 3 * np.random.default_rng(0).standard_normal((2000, 3))), 999)
+    scalers = (DPStandardScaler(bounds=(0, 999), epsilon=3.0, random_state=i) for i in range(5))
+    scales = [scaler.fit(X).scale_ for scaler in scalers]
+    np.testing.assert_allclose(scales, np.tile(X.std(axis=0), (5, 1)), rtol=0.2)
 
 
 def test_round_trip_and_switches():
