@@ -199,6 +199,7 @@ def test_a_warning_names_the_unit_that_it_counts():
     assert "groups must differ" in messages_of(fit, columns()[:40, :2], groups=groups)[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("wide", [4.0, 400.0])
 def test_public_bounds_far_too_wide_cost_nothing(wide):
     """Columns are found within them; rare values within suitable bounds need no warning."""
@@ -218,6 +219,7 @@ def test_scales_of_noise_within_public_bounds_are_said():
         assert "narrow public 'bounds'" in messages_of(scaler.fit, X)[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of seeds
 def test_public_bounds_show_what_lies_far_from_most_entries():
     """Half of these amounts are nearly 0, and show a scale that is far too small."""
