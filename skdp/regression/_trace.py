@@ -13,7 +13,7 @@ from skdp._validation import Seed, Split, check_split
 from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.records import DenseRecords, FactoredRecords, RecordQuery, SparseRecords
-from skdp.regression import _measurements
+from skdp.regression import _measurements, _trace_steps
 from skdp.regression._plans import TracePlans, shape_of
 from skdp.regression._scores import ScoredRegressorMixin
 from skdp.solvers.columns import Center
@@ -231,14 +231,14 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         unit_noise = query.neighbours.units / session.budget.mu
         centre = Center(0.0, 0.0, True)
         if self.fit_intercept:
-            centre = _measurements.release_center(self, session, placed, shares["center"], n)
+            centre = _trace_steps.release_center(self, session, placed, shares["center"], n)
         # Row and column biases are fitted for CSR rows only, the form of single entries.
         means = self.fit_biases and self.fit_intercept and sparse and min(shape) > 1
         attributes = self._descend(ask, query, n, design, shares, unit_noise, centre, means)
         unspent = 0.0 if session.budget.exact else session.left()
         # If no matrix is fitted, only the mean of y is predicted: the unspent budget improves it.
         if unspent > shares.get("center", math.inf) and not attributes["coef_"].any():
-            centre = _measurements.release_center(self, session, placed, unspent, n, far=True)
+            centre = _trace_steps.release_center(self, session, placed, unspent, n, far=True)
             attributes["intercept_"] = centre.value
             attributes["prediction_bounds_"] = np.full(2, centre.value)
         if not centre.found:
@@ -257,7 +257,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         self._shares()
 
     def _shares(self):
-        return check_split(self, _measurements.default_shares(self))
+        return check_split(self, _trace_steps.default_shares(self))
 
     # -- releases --------------------------------------------------------------------------
 
@@ -266,7 +266,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         shape = query.shape
         rank = self._rank_for(n, shape)
         needed = self._records_needed(shape, rank).error_below_half
-        facts = _measurements.descent_facts(self, shape, n, unit_noise, needed)._replace(rank=rank)
+        facts = _trace_steps.descent_facts(self, shape, n, unit_noise, needed)._replace(rank=rank)
         place = Place(np.zeros(math.prod(shape)), tuple(map(np.ones, shape)), 0.0)
         size = sum(shape) if isinstance(query.form, FactoredRecords) else math.prod(shape)
         if isinstance(query.form, SparseRecords) or size > GRAM_FEATURES:  # a search takes too long
@@ -281,11 +281,11 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
                 raise NoSignalError
         except NoSignalError:
             fit = zero_fit(shape, facts.rank, "the noise hides the scale of X")
-            return _measurements.calibrated(None, fit, facts, None, None, centre, 0.0, place)
+            return _trace_steps.calibrated(None, fit, facts, None, None, centre, 0.0, place)
         bias = (1.0 if place.radius else _BIAS) * math.sqrt(design.lam) * self.fit_intercept
         scales = {"lam": design.lam, "variance": design.variance, "spread": design.spread}
         facts = facts._replace(bias=bias, target_sd=centre.sd, **scales)
-        stage = _measurements.first_means(ask, facts, design, centre) if means else None
+        stage = _trace_steps.first_means(ask, facts, design, centre) if means else None
         if stage is not None and facts.n < facts.useful:  # too few for a matrix
             fit = stage.fit(ask)
             facts, ask = facts._replace(bias=0.0), stage.residuals(ask).augmented(centre.value, 0.0)
@@ -295,7 +295,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             ask = through_design(ask, design).augmented(centre.value, bias)
             fit = fit_trace(ask, facts)
         share = shares["calibration"]
-        return _measurements.calibrated(ask, fit, facts, design, stage, centre, share, place)
+        return _trace_steps.calibrated(ask, fit, facts, design, stage, centre, share, place)
 
     def _whiten(self, ask, query, n, design, shares, facts, place):
         """Learn the units and the mean of records, and the covariance of X, unless it is given."""
@@ -320,7 +320,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         """Warn if a fit is of little use; the text is made from public and released numbers."""
         if failure:
             needed = self._records_needed(shape).error_below_half
-            remedy = _measurements.remedy_of(n, needed, shape)
+            remedy = _trace_steps.remedy_of(n, needed, shape)
             category = NoSignalWarning if "learnt nothing" in failure else PartialSignalWarning
             warn_caller(f"{type(self).__name__} {failure}. {remedy}", category)
 
@@ -357,7 +357,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         return required_samples(
             tuple(shape), rank or self.rank, epsilon=self.epsilon, delta=self.delta,
             adjacency=self.adjacency,
-            rank_share=_measurements.descent_facts(self, shape, 1, 0.0).rank_share,
+            rank_share=_trace_steps.descent_facts(self, shape, 1, 0.0).rank_share,
         )  # fmt: skip
 
     # -- the model ---------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from sklearn.base import clone
 from skdp.datasets import make_ratings
 from skdp.exceptions import UtilityWarning
 from skdp.privacy import mu_from_epsilon_delta
-from skdp.regression import DPTraceRegressor, _measurements
+from skdp.regression import DPTraceRegressor, _trace_steps
 from skdp.testing import FitData, null_release, transcript_audit
 from skdp.testing.sensitivity import mixed_sizes
 from tools.checks import parametrize_with_dp_checks
@@ -75,8 +75,8 @@ def test_forms_of_the_same_measurements(rng):
 
 def test_a_zero_matrix_predicts_the_centre(monkeypatch):
     X, y, _ = sample(2000, values=(1e-3,))
-    told, remedy = [], _measurements.remedy_of
-    monkeypatch.setattr(_measurements, "remedy_of", lambda n, *_: told.append(n) or remedy(n, *_))
+    told, remedy = [], _trace_steps.remedy_of
+    monkeypatch.setattr(_trace_steps, "remedy_of", lambda n, *_: told.append(n) or remedy(n, *_))
     model = DPTraceRegressor(epsilon=2.0, random_state=0)
     for n, said in ((2000, "no singular value exceeds the noise level"), (100, "the scale of X")):
         with pytest.warns(UtilityWarning, match=said):
