@@ -77,7 +77,10 @@ BELOW_THE_GATE = {"data", "queries", "solvers.item_filter", "solvers.local_fits"
                   "solvers.personalization", "solvers.scaling",
                   "solvers.user_heads", "papers._jain_2021"}  # fmt: skip
 # What these import of the solvers besides, for what they make of answers.
-OF_ANSWERS = {f"solvers.{name}" for name in ("columns", "linalg", "median_search", "postprocess")}
+OF_ANSWERS = {
+    f"solvers.{name}"
+    for name in ("columns", "linalg", "median_search", "postprocess", "linear_regression")
+}
 # The line that runs a closure, and the openings that were paid for (now, in parts, over time).
 READERS = {"privacy.gate.session", "privacy.streams.continual"}
 

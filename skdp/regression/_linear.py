@@ -20,8 +20,9 @@ from skdp.data.views import Mapped, RowScale, TargetScale
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.regression import RegressionQuery
 from skdp.solvers.columns import count_rows, find_kinds, rows_for_scales
+from skdp.solvers.linear_regression import normal_equations
 from skdp.solvers.median_search import QUESTIONS, SMALLEST, find_between
-from skdp.solvers.postprocess import normal_equations, released_count
+from skdp.solvers.postprocess import released_count
 from skdp.solvers.spectral import FEWEST_KEPT, product_directions
 
 

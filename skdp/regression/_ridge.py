@@ -23,8 +23,9 @@ from skdp.regression import _linear
 from skdp.regression._plans import RidgePlans
 from skdp.regression._scores import ScoredRegressorMixin
 from skdp.solvers.columns import find_columns
+from skdp.solvers.linear_regression import solve_normal_equations, steadied
 from skdp.solvers.median_search import lowest_level
-from skdp.solvers.postprocess import drawn, solve_normal_equations, steadied
+from skdp.solvers.postprocess import drawn
 
 # Scales from the median at which targets may be cut; directions whose noise counts in a fit of all
 # columns, which shrinks what is below the noise.

@@ -20,7 +20,12 @@ from skdp.exceptions import PartialSignalWarning, warn_caller
 from skdp.regression._linear import LinearBase, Releases
 from skdp.regression._plans import RidgeClassifierPlans
 from skdp.regression._scores import ScoredClassifierMixin, encode, public_classes
-from skdp.solvers.postprocess import class_moments, reweighted, right_labels, solve_normal_equations
+from skdp.solvers.linear_regression import (
+    class_moments,
+    reweighted,
+    right_labels,
+    solve_normal_equations,
+)
 
 # Weights of classes, checked and made numbers.
 

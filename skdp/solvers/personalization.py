@@ -25,7 +25,7 @@ from skdp.data.factorisations import of_public, times_powers
 from skdp.solvers import local_fits
 from skdp.solvers.columns import CUT, FARTHEST, Columns
 from skdp.solvers.linalg import signal_share, symmetric_noise_edge, top_eigenpairs
-from skdp.solvers.postprocess import normal_equations, solve_normal_equations
+from skdp.solvers.linear_regression import normal_equations, solve_normal_equations
 from skdp.solvers.scaling import Scaling, digest
 
 # The global model: a linear model of all users, from which their own models start.

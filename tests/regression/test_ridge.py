@@ -13,7 +13,7 @@ from sklearn.preprocessing import normalize
 from skdp import DPRidge, DPRidgeClassifier
 from skdp.exceptions import NoSignalWarning, PrivacyWarning, UtilityWarning
 from skdp.regression._linear import moment_size
-from skdp.solvers.postprocess import ClassMoments
+from skdp.solvers.linear_regression import ClassMoments
 from skdp.testing import record_transcript, replay_answers, seeded_entropy, transcript_audit
 from skdp.testing._transcripts import fixed_noise
 from skdp.testing.audit import FitData

@@ -8,10 +8,9 @@ from sklearn.linear_model import Ridge
 
 from skdp.answer import Answer
 from skdp.regression._ridge_classifier import label_codes
-from skdp.solvers.postprocess import (
+from skdp.solvers.linear_regression import (
     NormalEquations,
     class_moments,
-    drawn,
     error_of_forms,
     normal_equations,
     reweighted,
@@ -20,6 +19,7 @@ from skdp.solvers.postprocess import (
     steadied,
     true_forms,
 )
+from skdp.solvers.postprocess import drawn
 from skdp.solvers.spectral import product_directions
 
 RNG = np.random.default_rng(0)
