@@ -66,6 +66,9 @@ class DensityPlans(PlansMixin):
         said = f"{rows} rows in {len(classes)} round cloud(s)"
         return PlanData(lambda model: model.fit(X, y), score, (said,), n / rows)
 
+    def _planned_budget(self):
+        return self._checked_session(pure=self._is_pure()).budget
+
 
 class DPScoreDensity(DensityPlans, BaseDPEstimator):
     """Density of private rows in a public plane, with (epsilon, delta)-privacy for one row.
@@ -329,10 +332,11 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
             source, axes, center, len(classes), adjacency=self.adjacency, n_jobs=self.n_jobs
         )
         n = float(query.n_rows) if self.adjacency == "replace" else None
-        self._warn_of_delta(n or 0)
         ask, found = session.ask(query), {}
         if session.budget.pure and self.kind == "auto":
             session.leave_open(self.delta)  # ellipses are Gaussian
+        if session.budget.delta or session.open:
+            self._warn_of_delta(n or 0)
         frame = self._public_frame() or self._learnt_frame(session, ask, shares["limits"], n)
         if "class_counts" in shares:
             found["class_counts_"] = ask.class_counts(share=shares["class_counts"]).value

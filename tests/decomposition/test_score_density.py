@@ -114,6 +114,23 @@ def test_it_says_when_there_is_nothing_to_see():
         DPScoreDensity(limits=((-0.3, 0.3), (-9.0, 9.0)), kind="density").fit(rows())
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_delta_that_is_not_used_is_no_matter():
+    picture = DPScoreDensity(limits=LIMITS, kind="density", adjacency="replace", delta=1e-3)
+    assert picture.fit(rows()).privacy_spent_.delta == 0
+    with pytest.raises(PrivacyWarning, match="delta=0.001 is too large"):
+        picture.set_params(kind="auto").fit(rows())
+
+
+@pytest.mark.parametrize("kind", ["density", "auto"])
+def test_a_plan_has_the_noise_of_the_fit_where_fewer_rows_are_drawn(kind):
+    picture = DPScoreDensity(limits=LIMITS, kind=kind)
+    releases = [line.noise_scale for line in picture.fit(rows()).releases_]
+    plan = picture.plan(10**7, 2)
+    np.testing.assert_allclose([line.noise_scale for line in plan.releases], releases)
+    assert ("delta=0," in plan.guarantee) == (not plan.cautions) == (kind == "density")
+
+
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_the_number_of_bins_follows_from_released_sizes_alone():
     picture, sides = DPScoreDensity(limits=LIMITS, kind="density", epsilon=50.0), set()
