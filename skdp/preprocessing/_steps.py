@@ -491,7 +491,7 @@ class DPStandardScaler(
             found = release_moments(ask, center, size, n, shares["moments"])
         else:
             (center, size), columns = _validation.middle_and_radius(*bounds), None
-            found = self._within(session, ask, center, size, shares, n, sparse)
+            found = self._within(session, ask, center, size, shares, n)
         if self.with_std and not sparse:
             base.warn_unresolved_scales(self, columns, found)
         scale, eps = np.sqrt(found.variance), np.finfo(np.float64).eps
@@ -546,7 +546,7 @@ class DPStandardScaler(
         )
         return found.center, radius, found
 
-    def _within(self, session, ask, middle, half, shares, n, sparse):
+    def _within(self, session, ask, middle, half, shares, n):
         """Return the moments of columns within public bounds.
 
         Bounds are often far wider than the columns, and so is their noise. So columns are searched
@@ -563,8 +563,8 @@ class DPStandardScaler(
         low = np.where(inside, np.maximum(low, columns.center - radius), low)
         high = np.where(inside, np.minimum(high, columns.center + radius), high)
         center, size = _validation.middle_and_radius(low, high)
-        center, size = around_zero(center, size) if sparse else (center, size)
-        found = release_moments(ask, center, np.maximum(size, SMALLEST), n, shares["moments"])
+        size = np.where(size > 0, size, half)  # next to a large centre it may be rounded to 0
+        found = release_moments(ask, center, size, n, shares["moments"])
         return found.replaced(whole.variance > found.variance + 2 * CLEAR * whole.noise, whole)
 
     def transform(self, X: Any) -> Any:

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.preprocessing import StandardScaler
 
@@ -177,6 +178,15 @@ def test_without_noise_it_is_standard_scaler(bounds, adjacency):
     assert ours.n_samples_seen_ == 500
 
 
+@pytest.mark.filterwarnings("ignore:.*no noise:skdp.exceptions.PrivacyWarning")
+def test_without_noise_it_is_standard_scaler_of_truncated_entries():
+    X, bounds = columns(500)[:, :4], (MEANS - UNITS, MEANS + 9 * UNITS)
+    ours = DPStandardScaler(bounds=bounds, epsilon=math.inf).fit(X)
+    theirs = StandardScaler().fit(X.clip(*bounds))
+    np.testing.assert_allclose(ours.mean_, theirs.mean_, rtol=1e-9)
+    np.testing.assert_allclose(ours.scale_, theirs.scale_, rtol=1e-7)
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_columns_of_unequal_units_are_learnt(adjacency):
@@ -210,6 +220,29 @@ def test_public_bounds_far_too_wide_cost_nothing(wide):
         assert not messages_of(scaler.fit, X)
     np.testing.assert_allclose(scaler.scale_[:4], UNITS, rtol=0.2)
     np.testing.assert_array_equal(scaler.feature_bounds_, (low, high))
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+@pytest.mark.parametrize("bounds", [(0.0, 1e-60), (1e16, 1e16 + 4), (-4.0, 4.0)])
+@pytest.mark.parametrize("place", [0.25, 1.0, 1e3])
+def test_means_lie_in_narrow_public_bounds(bounds, place):
+    """Wherever the entries lie, and also where no float is between two bounds of the search."""
+    low, high = bounds
+    X = np.full((300, 2), low + place * (high - low))
+    with seeded_entropy(0):
+        scaler = DPStandardScaler(bounds=bounds, epsilon=5.0).fit(X)
+    half = (high - low) / 2
+    assert np.all((low - half <= scaler.mean_) & (scaler.mean_ <= high + half))
+    assert np.all((scaler.scale_ < 2 * half) | (scaler.scale_ == 1))  # 1: none is seen
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_sparse_rows_within_public_bounds_have_the_scales_of_dense_ones():
+    S = sp.csr_array(np.random.default_rng(0).uniform(5.0, 6.0, (3000, 3)))  # all is stored
+    scaler = DPStandardScaler(with_mean=False, bounds=(0.0, 100.0), random_state=0)
+    dense = clone(scaler).fit(S.toarray())
+    np.testing.assert_array_equal(scaler.fit(S).scale_, dense.scale_)
+    np.testing.assert_array_equal(scaler.feature_bounds_[0], 0.0)
 
 
 def test_scales_of_noise_within_public_bounds_are_said():
