@@ -138,7 +138,7 @@ def test_fewer_rows_have_less_noise_in_proportion():
             budget = PrivacyBudget(**thinned_budget(stated, behind, 40.0), split=split)
             assert 1 - 2e-3 < budget.mu / (behind * stated.mu) < (1.1 if behind > 60 else 1 + 2e-3)
             assert (budget.copies == 1) == (behind < 60)
-    assert thinned_budget(PrivacyBudget(1.0, 0.0), 30.0, 14.0) == {"epsilon": 30.0}
+    assert thinned_budget(PrivacyBudget(1.0, 0.0), 30.0, 14.0) == {"epsilon": 30.0, "delta": 0.0}
     assert PrivacyBudget(**thinned_budget(stated, 160.0, 14.0)).mu == pytest.approx(14, rel=2e-3)
     with skdp.PrivacyLedger(epsilon=1.0):  # which prices budgets that are not split
         inside = str(skdp.DPPCA(3, clip_norm=1.0).plan(400_000, 100))

@@ -20,7 +20,6 @@ from skdp.data.blocks import row_source
 from skdp.data.units import Placed
 from skdp.data.views import RecordForm
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
-from skdp.privacy.ledger.scope import around
 from skdp.queries.plane import SQUARE, Frame, PlaneQuery
 from skdp.solvers.columns import find_columns, release_moments
 from skdp.theory import PlanData, PlansMixin
@@ -66,9 +65,6 @@ class DensityPlans(PlansMixin):
         said = f"{rows} rows in {len(classes)} round cloud(s)"
         return PlanData(lambda model: model.fit(X, y), score, (said,), n / rows)
 
-    def _planned_budget(self):
-        return self._checked_session(pure=self._is_pure()).budget
-
 
 class DPScoreDensity(DensityPlans, BaseDPEstimator):
     """Density of private rows in a public plane, with (epsilon, delta)-privacy for one row.
@@ -86,8 +82,8 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
     epsilon : float, default=1.0
         Budget of one call of fit; ``inf`` adds no noise (and warns).
     delta : float, default=1e-6
-        Probability that the bound fails; 0 (pure) with ``kind="density"`` and public `limits`.
-        Outside a `PrivacyLedger`, counts within public limits use no delta if noise is lower so.
+        Probability that the bound fails; 0 (pure, with less noise) with ``kind="density"`` and
+        public `limits`.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" it is public.
     kind : {"auto", "density", "ellipse"}, default="auto"
@@ -246,7 +242,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         """
         self._check_parameters()
         _validation.check_kind(self, y, least=1)
-        session = self._open_session(pure=self._is_pure())
+        session = self._open_session()
         if self.classes is None:
             rows = check_rows(self, X, accept_sparse="csr")
         else:
@@ -271,22 +267,6 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
 
     def _offers_pure_dp(self):
         return self.kind == "density" and self._public_frame() is not None
-
-    def _budget_kinds(self):
-        if not self._is_pure():
-            return ("gaussian",)
-        return ("pure",) if self.kind == "density" else ("pure", "gaussian")
-
-    def _is_pure(self):
-        """Whether counts have less noise without the delta; a ledger adds up Gaussian fits better.
-
-        Only counts are free of a search: their l1 sensitivity is hardly larger than that in l2.
-        """
-        if self._public_frame() is None or self.kind == "ellipse" or any(around()):
-            return False
-        ways = (self._checked_session(pure=pure) for pure in (True, False))
-        laplace, gaussian = (self._count_noise(session, 1.0) for session in ways)
-        return laplace < gaussian
 
     def _plane(self, d):
         """Return the public directions and the public point that is subtracted."""
@@ -332,11 +312,8 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
             source, axes, center, len(classes), adjacency=self.adjacency, n_jobs=self.n_jobs
         )
         n = float(query.n_rows) if self.adjacency == "replace" else None
+        self._warn_of_delta(n or 0)
         ask, found = session.ask(query), {}
-        if session.budget.pure and self.kind == "auto":
-            session.leave_open(self.delta)  # ellipses are Gaussian
-        if session.budget.delta or session.open:
-            self._warn_of_delta(n or 0)
         frame = self._public_frame() or self._learnt_frame(session, ask, shares["limits"], n)
         if "class_counts" in shares:
             found["class_counts_"] = ask.class_counts(share=shares["class_counts"]).value
@@ -346,9 +323,6 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         if side:
             found |= _cells(ask, frame, side, len(classes), share)
         else:
-            if session.open:
-                session.take_delta()
-                share = session.left()
             sums = ask.shapes(frame, share=share)
             found |= class_shapes(*sums, frame) | {"noise_scale_": sums.noise_scale}
         self._warn_no_signal(found)
@@ -373,17 +347,15 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         """Return the number of cells per side, 0 for ellipses; from public noise scales."""
         if self.kind == "ellipse" or (self.kind == "density" and self.n_bins != "auto"):
             return 0 if self.kind == "ellipse" else self.n_bins
-        room = cells_per_side(n, self._count_noise(session, share))
+        units = 2.0 if self.adjacency == "replace" else 1.0
+        if session.budget.pure:
+            noise = units * math.sqrt(2.0) / (session.budget.pure_epsilon * share)
+        else:
+            noise = math.sqrt(units / share) * session.noise_multiplier
+        room = cells_per_side(n, noise)
         if self.kind == "auto" and room < _FEWEST:
             return 0
         return max(2, room if self.n_bins == "auto" else self.n_bins)
-
-    def _count_noise(self, session, share):
-        """Return the noise scale of counts that have this share."""
-        units = 2.0 if self.adjacency == "replace" else 1.0
-        if session.budget.pure:
-            return units * math.sqrt(2.0) / (session.budget.pure_epsilon * share)
-        return math.sqrt(units / share) * session.noise_multiplier
 
     def _warn_no_signal(self, found):
         """Warn of what released numbers cannot show."""

@@ -410,12 +410,7 @@ def with_budget(
     check_searchable(estimator, assume_rowwise)
     copy = clone(estimator)
     parts, budget = dp_parts(copy), PrivacyBudget(epsilon, delta)
-    if delta and not budget.exact:
-        ideal = ideal_budget(budget.epsilon, budget.delta, 1.0, len(parts))
-        set_budget(parts, "gaussian", mu_from_epsilon_delta(*ideal), delta)
-    else:
-        set_budget(parts, "pure", budget.epsilon, delta)
-    for part in parts:  # whose noise may follow from the budgets that they have now
+    for part in parts:
         gaussian = part._budget_kinds() == ("gaussian",) and not hasattr(part, "planned_losses")
         if not (gaussian if delta else part._offers_pure_dp()):
             raise PrivacyError(
@@ -423,4 +418,9 @@ def with_budget(
                 f"{type(part).__name__} may be of another kind. Set its budget by hand, and fit "
                 "inside a PrivacyLedger."
             )
+    if delta and not budget.exact:
+        ideal = ideal_budget(budget.epsilon, budget.delta, 1.0, len(parts))
+        set_budget(parts, "gaussian", mu_from_epsilon_delta(*ideal), delta)
+    else:
+        set_budget(parts, "pure", budget.epsilon, delta)
     return copy

@@ -192,10 +192,6 @@ class PlansMixin:
         """Return the shape that is planned for, as `_made` takes it."""
         return n, d
 
-    def _planned_budget(self):
-        """Return the budget whose noise is reduced where fewer rows are drawn."""
-        return self._checked_session().budget
-
     def plan(self, n_samples: Any = None, n_features: Any = None, **facts: Any) -> FitPlan:
         """Estimate how accurate a fit will be, and what it would release. No data are read.
 
@@ -230,8 +226,7 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
     if unknown := sorted(set(facts) - set(known)):
         raise TypeError(f"{name}.plan takes the facts {known}. Got {unknown}.")
     estimator._check_parameters()
-    budget = estimator._planned_budget()
-    delta = 0.0 if estimator._budget_kinds() == ("pure",) else estimator.delta
+    budget = estimator._checked_session().budget
     n, d = estimator._planned_shape(_whole(n), _whole(d))
     stated = _stated(name, facts)
     counts = {x: _whole(stated[x]) for x in ("n_targets", "n_rows", "nnz") if x in stated}
@@ -269,8 +264,8 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
         estimator=name,
         n_samples=int(n),
         n_features=int(size),
-        guarantee=f"epsilon={budget.epsilon:g}, delta={delta:g}, {said}",
-        cautions=cautions(budget.epsilon, delta, unit.name, int(n) * bool(unit.counted)),
+        guarantee=f"epsilon={budget.epsilon:g}, delta={estimator.delta:g}, {said}",
+        cautions=cautions(budget.epsilon, budget.delta, unit.name, int(n) * bool(unit.counted)),
         mu=budget.mu,
         metric=estimator._measure,
         n_fits=len(fits),
@@ -329,8 +324,8 @@ def thinned_budget(budget: PrivacyBudget, behind: float, largest: float) -> dict
     """
     epsilon, delta = budget.epsilon, budget.delta
     if delta == 0:
-        return {"epsilon": epsilon * behind}
-    if behind != 1 and not budget.exact:
+        epsilon *= behind
+    elif behind != 1 and not budget.exact:
         mu = min(budget.mu * behind, largest)
         epsilon = losses.epsilon_from_mu_delta(mu, delta)
         if epsilon > 30:

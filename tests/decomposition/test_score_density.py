@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skdp import DPPCA, DPScoreDensity, PrivacyLedger
+from skdp import DPPCA, DPScoreDensity
 from skdp._limits import COUNT_WEIGHT
 from skdp.decomposition._score_density import _FEWEST, cells_per_side, class_shapes, smoothed
 from skdp.exceptions import PrivacyWarning, UtilityWarning
@@ -63,26 +63,6 @@ def test_auto_chooses_by_released_sizes(n, kind):
         assert picture.density_.shape[0] == 2
 
 
-@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-def test_counts_within_public_limits_use_no_delta_where_it_does_not_help(adjacency):
-    """Their l1 sensitivity is that of one row, so Laplace noise is lower than Gaussian noise."""
-    fixed = {"limits": LIMITS, "adjacency": adjacency}
-    cells = DPScoreDensity(kind="density", n_bins=9, **fixed).fit(rows())
-    pure = DPScoreDensity(kind="density", n_bins=9, delta=0, **fixed).fit(rows())
-    assert cells.noise_scale_ == pure.noise_scale_
-    assert cells.privacy_spent_.delta == 0
-    with pytest.warns(PrivacyWarning, match="delta=0.1"):
-        loose = DPScoreDensity(kind="density", epsilon=0.1, delta=0.1, **fixed).fit(rows())
-    assert loose.releases_[0].mechanism == "gaussian"  # a large delta helps
-    few = DPScoreDensity(**fixed).fit(rows(60))
-    assert few.kind_ == "ellipse"
-    assert (few.privacy_spent_.epsilon, few.privacy_spent_.delta) == (1.0, 1e-6)
-    assert few.releases_[-1].mechanism == "gaussian"
-    with PrivacyLedger(epsilon=3.0, delta=1e-5):  # where Gaussian losses add up to less
-        in_ledger = DPScoreDensity(**fixed).fit(rows())
-    assert {line.mechanism for line in in_ledger.releases_} == {"gaussian"}
-
-
 def test_other_labels_are_left_out():
     X, y = rows(3000), np.array(["a", "b", "c"] * 1000)
     params = {"kind": "ellipse", "limits": LIMITS, "epsilon": 5.0}
@@ -112,23 +92,6 @@ def test_it_says_when_there_is_nothing_to_see():
         DPScoreDensity(limits=LIMITS, epsilon=0.01).fit(rows(100))
     with pytest.warns(UtilityWarning, match=r"of the rows: they lie outside"):
         DPScoreDensity(limits=((-0.3, 0.3), (-9.0, 9.0)), kind="density").fit(rows())
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_delta_that_is_not_used_is_no_matter():
-    picture = DPScoreDensity(limits=LIMITS, kind="density", adjacency="replace", delta=1e-3)
-    assert picture.fit(rows()).privacy_spent_.delta == 0
-    with pytest.raises(PrivacyWarning, match=r"delta=0\.001 is too large"):
-        picture.set_params(kind="auto").fit(rows())
-
-
-@pytest.mark.parametrize("kind", ["density", "auto"])
-def test_a_plan_has_the_noise_of_the_fit_where_fewer_rows_are_drawn(kind):
-    picture = DPScoreDensity(limits=LIMITS, kind=kind)
-    releases = [line.noise_scale for line in picture.fit(rows()).releases_]
-    plan = picture.plan(10**7, 2)
-    np.testing.assert_allclose([line.noise_scale for line in plan.releases], releases)
-    assert ("delta=0," in plan.guarantee) == (not plan.cautions) == (kind == "density")
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")

@@ -36,7 +36,6 @@ from skdp import (
     DPPersonalizedRegressor,
     DPRidge,
     DPRidgeClassifier,
-    DPScoreDensity,
     DPTruncatedSVD,
     PrivacyLedger,
     check_pipeline,
@@ -571,9 +570,6 @@ def test_one_budget_refuses_what_it_cannot_count():
     refuses(PrivacyError, "verified", with_budget, make_pipeline(StandardScaler(), DPRidge()))
     refuses(PrivacyError, "of another kind", with_budget, DPTruncatedSVD(privacy_unit="entry"))
     refuses(PrivacyError, "needs pure fits", with_budget, DPRidge(), delta=0.0)
-    picture = DPScoreDensity(limits=((-1, 1), (-1, 1)), kind="density", epsilon=0.01, delta=0.3)
-    assert picture._budget_kinds() == ("gaussian",)  # but not with the budget that it would get
-    refuses(PrivacyError, "of another kind", with_budget, picture)
     refuses(PrivacyError, "of another kind", with_budget, DPGridSearchCV(DPRidge(), {}, SCORER))
     refuses(PrivacyError, "needs? verified", with_budget, make_pipeline(RowClipper()))
     pure = with_budget(DPTruncatedSVD(1, privacy_unit="entry"), 2.0, delta=0.0)

@@ -211,7 +211,7 @@ def test_a_warning_names_the_unit_that_it_counts():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("wide", [4.0, 400.0])
-def test_public_bounds_far_too_wide_cost_nothing(wide):
+def test_public_bounds_far_too_wide_cost_little(wide):
     """Columns are found within them; rare values within suitable bounds need no warning."""
     X = np.column_stack([columns()[:, :4], np.arange(len(columns())) == 0])
     low, high = np.append(MEANS - wide * UNITS, 0.0), np.append(MEANS + wide * UNITS, 1.0)
