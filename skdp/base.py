@@ -474,7 +474,7 @@ def check_given(estimator):
 
 
 def clip_norm_of(estimator, session, ask, share, near=1.0):
-    """Return about the median norm of some rows, or the given clip norm if no median is found.
+    """Return about the median norm of some rows, or a low guess: a given one may be far too large.
 
     Without noise nothing is protected, so no row is clipped.
     """
@@ -485,7 +485,7 @@ def clip_norm_of(estimator, session, ask, share, near=1.0):
     found = find_scale(ask.kept_below, share, near=near if learnt else given)
     if learnt and not found.found:
         session.observer.rows_needed = max(session.observer.rows_needed, found.needed)
-    return found.value if learnt or found.found else given
+    return found.value
 
 
 def warn_undetected_columns(
