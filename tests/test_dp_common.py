@@ -33,6 +33,10 @@ def cases():
                 half = partial(null_checks.check_same_answers, kind[0].__name__)
                 name = case.id.replace("null_release", "same_answers")
                 yield pytest.param(estimator, half, id=name, marks=pytest.mark.every_way)
+            if kind not in seen and estimator.epsilon != np.inf:
+                large = partial(null_checks.check_same_answers_at_large_budget, kind[0].__name__)
+                name = case.id.replace("null_release", "same_answers_at_large_budget")
+                yield pytest.param(estimator, large, id=name, marks=pytest.mark.deep)
             seen.update((kind, kind[0]))
         else:
             first = type(estimator).__name__ in FIRST_CLASSES and check.func in FIRST_CHECKS
