@@ -241,10 +241,9 @@ def choose_one_shot(
         name = "one_shot" if ours < wider * theirs else name
         sums = mean * unit.high * math.sqrt(math.prod(shape) * end.uneven)  # their singular value
         limit = min(ours, theirs)
-        # Right singular vectors of a wide table have more noise. And if few columns hold most
-        # entries, sums show these beside the mean, as they show the nodes of a graph.
-        least = limit * max(end.uneven * shape[1] / shape[0], end.uneven) ** 0.25
-        hidden = limit > scatter and least > SUMS_ALONE[k > 1 or graph] * sums
+        # Right singular vectors of a wide table have more noise; an edge of a graph is in two sums.
+        least = limit * max(shape[1] / shape[0], 1.0) ** 0.25 / (2 if graph else 1)
+        hidden = limit > scatter and least > SUMS_ALONE[k > 1] * sums
         if pays and unit.low == 0 and not groups and hidden:
             known = f"singular value {sums:.3g} of column sums; " * (entries is not None)
             name, said = "sums", known + said
