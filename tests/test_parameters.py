@@ -184,7 +184,7 @@ SAID = {
         ({"delta": 0}, "delta"),
         ({"measurement_covariance": np.eye(11)}, "5 x 5|measurement_covariance"),
         ({"measurement_covariance": (np.eye(2), np.eye(3))}, "measurement_covariance"),
-        ({"measurement_covariance": np.diag([1e-7, *[1.0] * 4])}, "condition number"),
+        ({"measurement_covariance": np.diag([0.0, *[1.0] * 4])}, "positive definite"),
         ({"measurement_covariance": np.triu(np.ones((5, 5)))}, "symmetric"),
     ],
     skdp.DPPersonalizedRegressor: [
