@@ -19,7 +19,7 @@ from skdp import _validation
 from skdp._inputs import advised, checked, feature_names, mapped
 from skdp._limits import CLEAR, GRAM_FEATURES, NEGLIGIBLE
 from skdp.answer import NOTHING, Answer
-from skdp.base import FitsElsewhereMixin, check_given, clip_norm_of, units_of
+from skdp.base import check_given, clip_norm_of, units_of
 from skdp.data.products import row_products, saturated
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.sums import Neighbours
@@ -43,7 +43,7 @@ def each_by_itself(transform: Any, X: Any) -> Any:
     return context.run(transform, X)
 
 
-class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin):
+class LinearTransformMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     """Project rows on the released components.
 
     The components are private; rows projected by them are as private as the rows were.

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from skdp import _validation
 from skdp._inputs import GroupUnitMixin, float_dtype
-from skdp.base import BaseDPEstimator, as_input_dtype, atomic
+from skdp.base import BaseDPEstimator, FitsElsewhereMixin, as_input_dtype, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition import _base, _centres
 from skdp.decomposition._planning import DecompositionPlans
@@ -129,6 +129,7 @@ class DPPCA(
     GroupUnitMixin,
     _base.ProbabilisticModelMixin,
     _base.LinearTransformMixin,
+    FitsElsewhereMixin,
     DecompositionPlans,
     BaseDPEstimator,
 ):

@@ -8,7 +8,7 @@ from typing import Any, Self
 from skdp import _inputs, _validation
 from skdp._limits import CLEAR
 from skdp.answer import NOTHING
-from skdp.base import BaseDPEstimator, as_input_dtype, atomic
+from skdp.base import BaseDPEstimator, FitsElsewhereMixin, as_input_dtype, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition import _base, _centres, _unit_fits
 from skdp.decomposition._planning import DecompositionPlans
@@ -47,8 +47,9 @@ _ROW_SOLVERS = ("auto", "randomized", "arpack", "gram", "power", "screened")
 
 
 class DPTruncatedSVD(
-    _inputs.GroupUnitMixin, _base.LinearTransformMixin, DecompositionPlans, BaseDPEstimator
-):
+    _inputs.GroupUnitMixin, _base.LinearTransformMixin, FitsElsewhereMixin, DecompositionPlans,
+    BaseDPEstimator,
+):  # fmt: skip
     """Truncated singular value decomposition with (epsilon, delta)-differential privacy.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for one unit of X: a row

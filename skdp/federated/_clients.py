@@ -65,6 +65,10 @@ def unpack(total: WordArray, bound: Bound) -> IntArray:
     return square
 
 
+# What solvers may use of the server's session: public numbers, and starts. It releases nothing.
+_SHARED = "adjacency unit budget law ledger left mu open random_number random_signs random_start"
+
+
 class FederatedSession:
     """A session for solvers whose data are on clients; it has the same public attributes.
 
@@ -105,6 +109,8 @@ class FederatedSession:
         return self._session.noise_multiplier * self._parts.excess
 
     def __getattr__(self, name: str) -> Any:
+        if name not in _SHARED.split():  # a release without the clients would be one of zeros
+            raise AttributeError(f"a fit to clients has no {name!r}")
         return getattr(self._session, name)
 
     def answer(self, path: Path, bounded: Bounded, share: float) -> Answer:

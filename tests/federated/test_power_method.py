@@ -9,7 +9,15 @@ import pytest
 import scipy.sparse as sp
 from scipy.stats import chi2
 
-from skdp import DPPCA, DPTruncatedSVD, PrivacyLedger, federated
+from skdp import (
+    DPPCA,
+    DPIncrementalPCA,
+    DPLowRankFactorizer,
+    DPPersonalizedRegressor,
+    DPTruncatedSVD,
+    PrivacyLedger,
+    federated,
+)
 from skdp.datasets import make_interactions, make_spiked_rows
 from skdp.exceptions import PrivacyError
 from skdp.federated._clients import FederatedSession
@@ -517,7 +525,13 @@ BAD = [
     (fit_of(DPRecommender(delta=0.0), 12), "'delta' above 0"),
     (fit_of(DPTruncatedSVD(n_iter=-1), 12), "n_iter"),
     *[(fit_of(DPTruncatedSVD(1, epsilon=2e-6), width), "all parts") for width in (2, 12)],
-    (unit_of(SimpleNamespace(epsilon=1.0)), "DPTruncatedSVD, a DPPCA or a DPRecommender"),
+    *[
+        (unit_of(estimator), "DPTruncatedSVD, a DPPCA or a DPRecommender")
+        for estimator in (
+            SimpleNamespace(epsilon=1.0), DPIncrementalPCA(2), DPPersonalizedRegressor(2),
+            *(DPLowRankFactorizer(privacy_unit=unit) for unit in ("row", "entry")),
+        )
+    ],
     *[(fit_of(DPTruncatedSVD(), width), "n_features") for width in (1, 0, -3, 2.0, True)],
     *[
         (partial(federated.PowerMethodClient, X, CONFIG, **{name: value}), name)
@@ -539,3 +553,11 @@ BAD = [
 @pytest.mark.parametrize(("call", "message"), BAD)
 def test_what_has_no_federated_fit_is_refused(call, message):
     refuses(ValueError, message, call)
+
+
+@pytest.mark.parametrize("verb", ["grant", "release", "accumulate", "choose", "pay", "forfeit"])
+def test_the_server_releases_nothing_without_its_clients(verb):
+    """A grant opened by the server alone would be a release of no rows, with a receipt."""
+    session = FederatedSession(new_session(), lambda *_: None, CONFIG, 4)
+    with pytest.raises(AttributeError, match=verb):
+        getattr(session, verb)
