@@ -16,10 +16,11 @@ from skdp.solvers import one_shot
 from skdp.solvers.one_shot import flip_deviation, flip_probability
 from skdp.solvers.spectral import SUMS_ALONE
 
-# Detection limit of power iteration over the noise, measured for six shapes; mean degree of a graph
-# over the eigenvalue of its groups, where they can just be seen; the part of the budget that says
-# how large entries are, and how far from their bounds; and, for entries of both signs, how far the
-# detection limit of one release may lie above others, as more is seen below it, and no row is cut.
+# _STANDS_OUT: the detection limit of power iteration, over the noise (measured for six shapes).
+# _USUAL_DEGREE: the mean degree of a graph, over the eigenvalue of groups that can just be seen.
+# _SPREAD: the part of the budget that says how large entries are, and how far from their bounds.
+# _ABOVE_MOMENT: with entries of both signs, one release is chosen even if its detection limit lies
+# above that of others by this factor: it shows more below its limit, and cuts no row.
 _STANDS_OUT, _USUAL_DEGREE, _SPREAD, _ABOVE_MOMENT = 1.7, 3.5, 0.04, 1.3
 
 
@@ -47,10 +48,10 @@ def _iterated_threshold(session: Any, unit: Any, k: int, n_answers: int) -> floa
     return iteration_threshold(scale, 1.0)
 
 
-def _one_shot_threshold(session: Any, unit: Any, m: int, n: int, spread: float) -> float:
+def _one_shot_threshold(session: Any, unit: Any, m: int, n: int, rounding: float) -> float:
     """Return the noise level of all entries released once; inf if there are too many.
 
-    Cells in (0, high) are flipped, and rounding them to 0 or `high` has a variance of `spread`
+    Cells in (0, high) are flipped, and rounding them to 0 or `high` has a variance of `rounding`
     high^2. Or small matrices have Laplace noise. A singular value at this level is found with a
     cosine of .87, which cannot be improved, while an iteration averages several releases. So this
     level is compared with their detection limit.
@@ -60,7 +61,7 @@ def _one_shot_threshold(session: Any, unit: Any, m: int, n: int, spread: float) 
         deviation = flip_deviation(epsilon)
         left = flip_deviation((1 - 1.5 * _SPREAD) * epsilon)  # after facts, which raise no error
         if cells_of(unit, (m, n)) * flip_probability(left) <= MAX_FLIPS:
-            scale = unit.high * math.hypot(deviation, math.sqrt(spread))
+            scale = unit.high * math.hypot(deviation, math.sqrt(rounding))
     whole = unit.kind.single and (unit.bounded or not unit.kind.pair)
     if session.budget.pure and whole and is_small((m, n)):
         scale = min(scale, math.sqrt(2.0) * unit.alpha / epsilon)
@@ -83,14 +84,14 @@ class Entries(NamedTuple):
     `uneven` is the mean square of the sums of columns, over their squared mean.
     """
 
-    spread: float = 0.0
+    rounding: float = 0.0
     mean: float | None = None
     uneven: float = 1.0
 
 
 def released_entries(ask: Any, unit: Any, shape: tuple[int, int]) -> Entries:
     """Release the mean of all entries, and the variance of rounding one to 0 or `high`."""
-    sums = ask.spread(share=_SPREAD / 2).value / (cells_of(unit, shape) * unit.high**2)
+    sums = ask.rounding_variance(share=_SPREAD / 2).value / (cells_of(unit, shape) * unit.high**2)
     return Entries(*np.clip(sums, 0.0, 1.0).tolist())
 
 
@@ -118,12 +119,12 @@ def most_of_facts(unit: Any) -> float:
 
 
 def released_whole(
-    session: Any, ask: Any, unit: Any, shape: tuple[int, int], spread: float | None = None
+    session: Any, ask: Any, unit: Any, shape: tuple[int, int], rounding: float | None = None
 ) -> one_shot.FlippedMatrix:
     """Return one release of all entries, with which products cost nothing.
 
     All entries with noise; or, in (0, high), their flipped cells, unless Laplace noise is less than
-    what rounding cells to 0 or `high` adds, by a released number: `spread`.
+    what rounding cells to 0 or `high` adds, by a released number: `rounding`.
     """
     (m, n), epsilon, graph = shape, session.budget.pure_epsilon, unit.kind.symmetric
     if not unit.bounded:
@@ -132,17 +133,17 @@ def released_whole(
         return one_shot.WholeMatrix(value, answer.noise_scale, session.law)
     graded, flips = not session.budget.exact and is_small(shape), unit.low == 0
     # Groups of a graph are compared with all of its noise, so there it need not be known.
-    if graded and flips and spread is None and (not graph or one_shot.graded_pays(epsilon)):
-        spread = released_entries(ask, unit, shape).spread
-    spread = spread or 0.0
-    if not flips or (graded and one_shot.graded_pays(epsilon, spread)):
+    if graded and flips and rounding is None and (not graph or one_shot.graded_pays(epsilon)):
+        rounding = released_entries(ask, unit, shape).rounding
+    rounding = rounding or 0.0
+    if not flips or (graded and one_shot.graded_pays(epsilon, rounding)):
         answer = ask.whole(share=session.left("pure"))
         value = one_shot.matrix_of_pairs(answer.value, n) if graph else answer.value
         return one_shot.WholeMatrix(value, answer.noise_scale, "laplace", loops=not graph)
     cells = ask.cells(session.random_number(), share=session.left("pure"))
     Y = one_shot.graph_of_pairs(cells.value, n) if graph else cells.value
     return one_shot.FlippedMatrix(
-        Y, cells.noise_scale, high=unit.high, loops=not graph, spread=spread
+        Y, cells.noise_scale, high=unit.high, loops=not graph, rounding=rounding
     )
 
 
@@ -228,7 +229,7 @@ def choose_one_shot(
         mean, signed = end.mean or 0.0, unit.low < 0
         # With less noise than what entries scatter by, directions beside the sums are seen; but
         # those below it are too alike for products with few columns, whatever their noise.
-        variance = mean if signed else max(mean * (1 - mean) - end.spread, 0.0)
+        variance = mean if signed else max(mean * (1 - mean) - end.rounding, 0.0)
         size = min(unit.largest, unit.alpha)  # of an entry without bounds, about what may change
         scatter = _entries_limit(size * math.sqrt(variance), shape) * (not groups)
         limit = products * end.uneven**0.25
@@ -261,13 +262,13 @@ def _limits(
     Edges scatter about the chances that groups give them: with a variance of mean (1 - mean) once
     they are rounded, and less by that of the rounding before.
     """
-    ours = _one_shot_threshold(session, unit, *shape, entries.spread)
+    ours = _one_shot_threshold(session, unit, *shape, entries.rounding)
     if not groups or not unit.bounded:
         return ours, theirs
     if entries.mean is None:
         usual = _next_to_edges(ours, theirs, unit.high)
-        return (ours, theirs) if entries.spread else usual
-    left = max(entries.mean * (1 - entries.mean) - entries.spread, 0.0)
+        return (ours, theirs) if entries.rounding else usual
+    left = max(entries.mean * (1 - entries.mean) - entries.rounding, 0.0)
     edges = 4 * shape[0] * unit.high**2 * left
     products = math.sqrt(math.hypot(theirs**2, _STANDS_OUT**2 * edges))
     return math.hypot(ours, math.sqrt(edges)), products

@@ -649,7 +649,7 @@ def check_unit_bound(estimator):
     if bound is DEGREE:
         _validation.check_int(estimator, "unit_bound", 1)
     else:
-        _validation.check_real(estimator, "unit_bound", 1e-60, 1e60)
+        _validation.check_size(estimator, "unit_bound")
 
 
 def public_units(estimator, shape, session):

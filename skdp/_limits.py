@@ -25,6 +25,8 @@ BLOCK: Final = 2**20  # numbers of a block: enough for BLAS, little memory next 
 MEMORY: Final = 190_000_000  # bytes that one part of a fit may cache to save time
 CACHED: Final = 2**17  # numbers of a block that is read several times: they fit a processor's cache
 MOST_DENSE: Final = 4000  # largest number of columns of a Gram matrix that is stored as an array
+# A bound on what a unit adds lies between: beyond these, its square loses all digits.
+SMALLEST_SIZE, LARGEST_SIZE = 1e-60, 1e60
 # Weights in a joint release of sums: of a square next to a value, the largest for which a replaced
 # value moves both together by no more than it moves the value alone; of the count, relative to the
 # longest row.

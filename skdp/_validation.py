@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from sklearn import config_context
 from sklearn.utils.validation import check_array
 
-from skdp._limits import FloatArray
+from skdp._limits import LARGEST_SIZE, SMALLEST_SIZE, FloatArray
 
 __all__ = ["ColumnBounds", "Seed", "Split"]
 
@@ -76,6 +76,11 @@ def check_real(estimator: Any, name: str, low, high, *, closed="neither", also=(
     return number
 
 
+def check_size(estimator: Any, name: str, also: Any = ()) -> Any:
+    """Return a bound on what a unit adds, whose powers are finite and not 0."""
+    return check_real(estimator, name, SMALLEST_SIZE, LARGEST_SIZE, closed="both", also=also)
+
+
 def check_int(estimator, name, low, *, also=(), none=False, parts=False):
     """Return an integer parameter of at least `low` (or None, or one of the strings `also`).
 
@@ -128,7 +133,7 @@ def check_clip_norm(estimator):
     value = check_real(estimator, "clip_norm", 0, math.inf, closed="right", also=("auto",))
     if value == "auto":
         return
-    if not 1e-60 <= value <= 1e60 and value != math.inf:
+    if not SMALLEST_SIZE <= value <= LARGEST_SIZE and value != math.inf:
         refuse_value(estimator, "clip_norm", "a float between 1e-60 and 1e60, 'auto' or inf", value)
     if value == math.inf and estimator.epsilon != math.inf:
         raise ValueError(
@@ -177,7 +182,7 @@ def check_bounds(estimator: Any, name: str) -> tuple[float, float]:
         low, high = (float(end) if is_real(end) else math.nan for end in value)
     except (TypeError, ValueError):
         low = high = math.nan
-    if not (low <= 0 <= high and 1e-60 <= max(-low, high) <= 1e60):
+    if not (low <= 0 <= high and SMALLEST_SIZE <= max(-low, high) <= LARGEST_SIZE):
         refuse_value(estimator, name, expected, value)
     return low, high
 
@@ -237,7 +242,6 @@ Split: TypeAlias = Mapping[str, float] | str
 # Public bounds of columns, in every form that people write them in.
 
 
-_NARROWEST, _LARGEST = 1e-60, 1e60
 _FORMS = (
     "a pair (low, high) for all columns, two arrays (lows, highs), a list of one tuple (low, high) "
     "for each column, or a dict of such tuples by column name, in [-1e60, 1e60] with low < high"
@@ -278,7 +282,7 @@ def middle_and_radius(low: Any, high: Any, *, centered: bool = True) -> tuple[An
 
 def _low_and_high(estimator: Any, value: Any) -> tuple[FloatArray, FloatArray]:
     """Read a pair, two arrays, or a list of tuples; without noise there is no largest bound."""
-    widest = math.inf if getattr(estimator, "epsilon", None) == math.inf else _LARGEST
+    widest = math.inf if getattr(estimator, "epsilon", None) == math.inf else LARGEST_SIZE
     if isinstance(value, list) and value and all(isinstance(pair, tuple) for pair in value):
         value = list(zip(*value, strict=True))
     low, high = (np.asarray(end) for end in value)
@@ -287,7 +291,7 @@ def _low_and_high(estimator: Any, value: Any) -> tuple[FloatArray, FloatArray]:
     low, high = low.astype(np.float64), high.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         width, largest = high - low, np.maximum(np.abs(low), np.abs(high))
-    if not (low.size and np.all(width >= _NARROWEST) and np.all(largest <= widest)):
+    if not (low.size and np.all(width >= SMALLEST_SIZE) and np.all(largest <= widest)):
         raise ValueError("not in order")
     return low, high
 

@@ -512,7 +512,7 @@ def warn_unresolved_scales(estimator, columns, moments):
     unresolved = moments.variance < CLEAR * moments.noise
     least = len(unresolved) / 2
     if columns is not None:
-        unresolved, least = unresolved & columns.found & ~columns.placed, 1
+        unresolved, least = unresolved & columns.found & ~columns.center_found, 1
     if np.count_nonzero(unresolved) < least:
         return
     warn_caller(

@@ -539,7 +539,7 @@ def entrywise(function: Callable[..., Any], rows: Block) -> Block:
     return sp.csr_array((function(rows.data), rows.indices, rows.indptr), shape=rows.shape)
 
 
-def spread(numbers: NDArray[Any], rows: Block) -> NDArray[Any]:
+def per_row(numbers: NDArray[Any], rows: Block) -> NDArray[Any]:
     """Repeat one number per row so that it broadcasts against the entries in `entrywise`."""
     if isinstance(rows, np.ndarray):
         return numbers[:, None]
@@ -586,12 +586,12 @@ def where_rows(good: NDArray[np.bool_], rows: Block) -> Block:
     """Return rows with zeros in place of the bad ones."""
     if good.all():
         return rows
-    return entrywise(lambda x: np.where(spread(good, rows), x, 0.0), rows)
+    return entrywise(lambda x: np.where(per_row(good, rows), x, 0.0), rows)
 
 
 def scale_rows(rows: Block, factors: FloatArray) -> Block:
     """Multiply each row by its factor."""
-    return entrywise(lambda x: x * spread(factors, rows), rows)
+    return entrywise(lambda x: x * per_row(factors, rows), rows)
 
 
 def rows_times_powers(rows: Block, exponents: NDArray[Any], out: Any = None) -> Block:
@@ -603,7 +603,7 @@ def rows_times_powers(rows: Block, exponents: NDArray[Any], out: Any = None) -> 
         return times_powers(rows, exponents, out)
     if np.all(np.abs(exponents) < 1022):
         return scale_rows(rows, np.ldexp(1.0, exponents))
-    return entrywise(lambda x: np.ldexp(x, spread(exponents, rows)), rows)
+    return entrywise(lambda x: np.ldexp(x, per_row(exponents, rows)), rows)
 
 
 def scaled_to_integers(rows: Block, scale: float | FloatArray) -> Block:

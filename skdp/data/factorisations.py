@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from skdp._limits import FloatArray
 
-PlanData = TypeVar("PlanData")
+Result = TypeVar("Result")
 _BUFFER = 2**13  # size of einsum's internal buffer, in numbers
 
 
-def of_public(routine: Callable[..., PlanData], *public: Any, **options: Any) -> PlanData:
+def of_public(routine: Callable[..., Result], *public: Any, **options: Any) -> Result:
     """Run a routine of `numpy.linalg` on arguments that the caller guarantees to be public."""
     return routine(*public, **options)
 

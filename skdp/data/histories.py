@@ -112,7 +112,7 @@ def with_unit_pairs(rows: Any, unit: float, popular: FloatArray) -> Any:
     largest = blocks.largest_entries(rows)
     good = np.isfinite(largest) & (largest > 0)
     # Not its inverse, which may be beyond the largest float.
-    each = blocks.spread(np.where(good, largest, 1.0), rows)
+    each = blocks.per_row(np.where(good, largest, 1.0), rows)
     rows = blocks.entrywise(lambda x: np.maximum(x, 0.0) / each, blocks.where_rows(good, rows))
     squares, norms = _pair_lengths(rows, popular)
     least = np.maximum(norms, squares / _LONGEST)

@@ -25,11 +25,11 @@ from skdp.data.blocks import (
     entrywise,
     finite_rows,
     largest_entries,
+    per_row,
     rint,
     rows_times_powers,
     scale_rows,
     scaled_to_integers,
-    spread,
     square_norms,
     where_rows,
 )
@@ -163,7 +163,7 @@ class IntegerRows:
         # Rounding moves a norm by .6 of a unit, twice, and its square by d/12: aim below the
         # bound, so that few rows need truncation, which shrinks every entry.
         aim = max(radius - 2.5 - rows.shape[1] / (24 * max(radius, 1.0)), 0.875 * radius)
-        Z = scaled_to_integers(rows, spread(aim / lengths, rows))
+        Z = scaled_to_integers(rows, per_row(aim / lengths, rows))
         squares = square_norms(Z)
         over = np.flatnonzero(squares > bound)
         if over.size:

@@ -1,4 +1,4 @@
-"""What decompositions share: the linear map, routes for row units, centring, the model behind PCA.
+"""What decompositions share: the linear map, routes for row units, the model behind PCA.
 
 A route is chosen from public shapes and parameters, and from released numbers, only.
 """
@@ -244,7 +244,7 @@ def with_learnt(shares, learnt=None):
     return {name: scale * share for name, share in shares.items()} | learnt
 
 
-# What the spectral estimators share: routes for row units, and fits for the other units.
+# What the spectral estimators share: routes for row units.
 #
 # A route is chosen from public shapes and parameters, and from released numbers, only.
 

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._inputs import advised, checked
-from skdp._validation import check_count, check_int, check_real
+from skdp._validation import check_count, check_int, check_size
 from skdp.base import BaseDPEstimator, DocLinkMixin, atomic
 from skdp.data.products import SketchMap
 from skdp.decomposition._factorizer_state import draw_sketch
@@ -180,7 +180,7 @@ class _Reporter(BaseDPEstimator):
 
     @atomic
     def fit(self, X):
-        check_real(self, "clip_norm", 1e-60, 1e60)
+        check_size(self, "clip_norm")
         check_int(self, "sketch_size", 1, none=True)
         check_int(self, "sketch_seed", 0, none=True)
         if (self.sketch_size is None) != (self.sketch_seed is None):

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp import _validation
 from skdp._inputs import check_placed, check_rows
-from skdp._limits import COUNT_WEIGHT
+from skdp._limits import COUNT_WEIGHT, LARGEST_SIZE, SMALLEST_SIZE
 from skdp.base import BaseDPEstimator, atomic, warn_undetected_columns
 from skdp.data.blocks import row_source
 from skdp.data.units import Placed
@@ -294,8 +294,8 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
             limits = np.asarray(self.limits, np.float64)
         except (TypeError, ValueError):
             limits = np.zeros(0)
-        fine = limits.shape == (2, 2) and np.all(np.abs(limits) <= 1e60)  # or squares overflow
-        if not fine or not np.all(limits[:, 1] - limits[:, 0] >= 1e-60):
+        fine = limits.shape == (2, 2) and np.all(np.abs(limits) <= LARGEST_SIZE)
+        if not fine or not np.all(limits[:, 1] - limits[:, 0] >= SMALLEST_SIZE):
             expected = "'auto' or ((low, high), (low, high)) in [-1e60, 1e60] with low < high"
             _validation.refuse_value(self, "limits", expected, self.limits)
         half = limits[:, 1] / 2 - limits[:, 0] / 2
@@ -337,7 +337,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         found = find_columns(ask, 2, share, n, tails=False)
         moments = release_moments(ask, found.center, found.radius(math.inf), n, share)
         # A scale below the noise may be the distance of the centre from the rows.
-        unseen = ~found.found | (~found.placed & (moments.variance <= moments.noise))
+        unseen = ~found.found | (~found.center_found & (moments.variance <= moments.noise))
         words = {"outcome": "and used a guess", "remedy": "'limits'", "of": "coordinates"}
         warn_undetected_columns(self, unseen, found.needed, **words)
         half = _DEVIATIONS * np.sqrt(moments.variance)

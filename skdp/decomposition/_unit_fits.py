@@ -35,8 +35,8 @@ from skdp.units import DEGREE, unit_of
 # The moment of all items, or of those with the largest counts; products with it; or flipped cells.
 
 
-# Of the budget. Interactions: their number, the moment, Ritz values of items that were chosen; then
-# entries by rows (0.02 show means and total).
+# Parts of the budget. Interactions: their number, the moment, Ritz values of selected items. Then
+# entries by rows: "sums" for their means, and the rest.
 _SHARES = {
     "degree": 0.01, "moment": 0.95, "ritz": 0.03, "sums": 0.04, "total": 0.01,
     "subspace": 0.83, "left": 0.05, "clip_norm": 0.07,
@@ -329,21 +329,21 @@ def fit_entries(estimator, session, X, route):
     unit, k, (m, n) = matrix_unit(estimator), estimator.n_components, X.shape
     ask = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit))
     U, values, ritz, most, reason = np.eye(m, k), np.zeros(k), None, math.inf, {}
-    graph, spread = unit.kind.symmetric, None
+    graph, rounding = unit.kind.symmetric, None
     if route == "auto":
         facts = _choice.released_entries if graph else _choice.released_columns
         known = facts(ask, unit, X.shape)
         route, why = unit_route(estimator, X.shape, known)
         if route == "one_shot" and not graph and unit.low == 0:  # it may round entries
-            known = known._replace(spread=_choice.released_entries(ask, unit, X.shape).spread)
+            known = known._replace(rounding=_choice.released_entries(ask, unit, X.shape).rounding)
             route, why = unit_route(estimator, X.shape, known)
-        spread, reason["algorithm_reason_"] = known.spread, why
+        rounding, reason["algorithm_reason_"] = known.rounding, why
         if route not in ("one_shot", "sums") and estimator.delta > 0:
             session.take_delta(most=_choice.most_of_facts(unit))
     if route in ("gram", "screened"):
         U, values, V, ritz, most = moment_triplets(estimator, session, X, unit, route, ask)
     elif route == "one_shot":
-        ask = _choice.released_whole(session, ask, unit, X.shape, spread)
+        ask = _choice.released_whole(session, ask, unit, X.shape, rounding)
         if graph:
             U, values, V = _of_pairs(*one_shot.symmetric_pairs(ask, n, k, kurtosis=ask.kurtosis))
         else:

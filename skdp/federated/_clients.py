@@ -66,7 +66,9 @@ def unpack(total: WordArray, bound: Bound) -> IntArray:
 
 
 # What solvers may use of the server's session: public numbers, and starts. It releases nothing.
-_SHARED = "adjacency unit budget law ledger left mu open random_number random_signs random_start"
+_SHARED = (
+    "adjacency unit budget law ledger left mu observer open random_number random_signs random_start"
+)
 
 
 class FederatedSession:

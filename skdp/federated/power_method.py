@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.utils.validation import check_array
 
 from skdp._inputs import advised
-from skdp._validation import check_bounds, check_count, check_real
+from skdp._validation import check_bounds, check_count, check_size
 from skdp.data.blocks import row_source, zero_rows
 from skdp.exceptions import PrivacyError
 from skdp.federated import _clients
@@ -184,7 +184,7 @@ default="row"
         if kind is INTERVAL:
             bounds = check_bounds(self, "unit_bound")
             return EntryQuery(X, MatrixUnit(unit.name, adjacency, *bounds))
-        bound = check_real(self, "unit_bound", 1e-60, 1e60)
+        bound = check_size(self, "unit_bound")
         return NormQuery(X, MatrixUnit(unit.name, adjacency, sensitivity=bound))
 
 
@@ -247,7 +247,7 @@ class RecommenderClient(_clients.FederatedClient):
         n_jobs: int | None = None,
     ) -> None:
         R, self.value_cap = _checked_rows(R), value_cap
-        cap = check_real(self, "value_cap", 1e-60, 1e60, closed="both", also=("binary",))
+        cap = check_size(self, "value_cap", ("binary",))
         cap = None if cap == "binary" else cap
         query = RowHistories(row_source(R), adjacency=adjacency, n_jobs=n_jobs, cap=cap)
         super().__init__(

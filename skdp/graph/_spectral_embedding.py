@@ -312,14 +312,14 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         if route == "auto" and self.delta > 0:
             session.leave_open(self.delta)
         self._warn_of_delta(*public_units(self, X.shape, session))
-        ask, spread = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit)), None
+        ask, rounding = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit)), None
         if route == "auto":
             known = _choice.released_entries(ask, unit, X.shape)
-            spread, (route, reason) = known.spread, self._route(n, known)
+            rounding, (route, reason) = known.rounding, self._route(n, known)
             if route != "one_shot" and self.delta > 0:
                 session.take_delta()
         if route == "one_shot":
-            ask = _choice.released_whole(session, ask, unit, X.shape, spread)
+            ask = _choice.released_whole(session, ask, unit, X.shape, rounding)
         return self._embedded(session, ask, n), reason
 
     def _embedded(self, session, ask, n):

@@ -15,6 +15,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import check_consistent_length
 from sklearn.utils.metadata_routing import MetadataRequest
 
+from skdp._limits import LARGEST_SIZE
 from skdp._validation import ColumnBounds, Seed, as_labels, check_labels, is_real
 from skdp.exceptions import PrivacyError, unheard
 from skdp.model_selection._proven import (
@@ -205,7 +206,7 @@ class PrivateScorer:
             )
         low, high = self.bounds if np.shape(self.bounds) == (2,) else (None, None)
         low, high = (float(b) if is_real(b) else math.nan for b in (low, high))
-        if not (-1e60 < low < high < 1e60 and high - low > 1e-12 * max(-low, high)):
+        if not (-LARGEST_SIZE < low < high < LARGEST_SIZE and high - low > 1e-12 * max(-low, high)):
             raise ValueError(
                 "'bounds' must be two finite numbers (low, high), low < high: losses are clipped "
                 f"to them, so they may not come from the data. Got {self.bounds!r}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from skdp._inputs import check_matrix
-from skdp._validation import Seed, check_int, check_option, check_rank, check_real
+from skdp._validation import Seed, check_int, check_option, check_rank, check_real, check_size
 from skdp.decomposition._base import LinearTransformMixin
 from skdp.decomposition._factorizer_state import Layout, draw_maps
 from skdp.papers._base import Published
@@ -135,7 +135,7 @@ class SketchFactorizer(LinearTransformMixin, Published):
 
     def _check_parameters(self):
         check_int(self, "n_components", 1)
-        check_real(self, "sensitivity", 1e-60, 1e60)
+        check_size(self, "sensitivity")
         check_option(self, "method", ("two_sketch", "three_sketch"))
         check_real(self, "alpha", 0, 1, closed="right")
 

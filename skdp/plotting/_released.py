@@ -38,7 +38,7 @@ def axes_of(ax, figsize=(6.4, 4.2)):
 # The noise level of a released spectrum: the largest value that noise alone would show.
 
 
-_SYMMETRIC = ("gram", "augmented_gram", "user_direction_gram", "row_pairs")
+_SYMMETRIC = ("gram", "augmented_gram", "user_direction_gram")
 _SKETCHES = ("full_matrix", "right_sketch")
 _SUMS = ("row_sum", "item_counts")
 _PRODUCTS = ("tangent_product", "gram_product", "right_product", "left_product")

@@ -117,15 +117,15 @@ def clipped(rows, clip_norm):
     # A length beyond all floats is longer than the bound; an infinite bound times 0 is not used.
     with np.errstate(over="ignore", invalid="ignore"):
         # So that squares do not overflow.
-        relative = blocks.entrywise(lambda entries: entries / blocks.spread(largest, wide), wide)
+        relative = blocks.entrywise(lambda entries: entries / blocks.per_row(largest, wide), wide)
         lengths = np.sqrt(blocks.square_norms(relative))
         # A margin for rounding in the dtype of X, so that no result exceeds the bound.
         short = clip_norm * (1 - 4 * np.finfo(rows.dtype).eps)
         long = largest * lengths > clip_norm
         scaled = blocks.scale_rows(relative, short / np.maximum(lengths, 1.0)).astype(rows.dtype)
     if not sp.issparse(rows):
-        return np.where(blocks.spread(long, rows), scaled, rows)
-    rows.data = np.where(blocks.spread(long, rows), scaled.data, rows.data)
+        return np.where(blocks.per_row(long, rows), scaled, rows)
+    rows.data = np.where(blocks.per_row(long, rows), scaled.data, rows.data)
     return rows
 
 

@@ -278,7 +278,7 @@ class EntryQuery(_MatrixQuery):
         high = self.unit.high
         if not self.unit.low == 0 < high:
             raise ValueError(f"cells are flipped in bounds (0, high). Got {self.unit!r}.")
-        shape = (1, pairs_of(self.shape[0])) if self.symmetric else self.shape
+        shape = (1, math.comb(self.shape[0], 2)) if self.symmetric else self.shape
 
         def answer(_: float) -> NDArray[Any]:
             A = sp.coo_array(self._matrix())
@@ -291,7 +291,7 @@ class EntryQuery(_MatrixQuery):
 
         return Bounded(Bound("randomized_entries", shape, 1.0, cells=1), answer)
 
-    def spread(self) -> Bounded:
+    def rounding_variance(self) -> Bounded:
         """Return the sums of x (high - x), 0 if all entries are 0 or `high`, and of x high.
 
         Let an entry change from x to y, by D high. The second sum changes by D high^2. The first
@@ -300,7 +300,7 @@ class EntryQuery(_MatrixQuery):
         `high`. Each pair of a graph is counted once.
         """
         if not self.unit.low == 0 < self.unit.high:
-            raise ValueError(f"a spread needs entries in (0, high). Got {self.unit!r}.")
+            raise ValueError(f"a rounding variance needs entries in (0, high). Got {self.unit!r}.")
         high = self.unit.high
         error = 2 * (math.prod(self.shape) + 4) * ROUNDING * high**2 * math.prod(self.shape)
 
@@ -311,12 +311,12 @@ class EntryQuery(_MatrixQuery):
             return to_grid(sums / (2 if self.symmetric else 1), step)
 
         change = high**2 + 2 * error
-        return Bounded(Bound("spread", (2,), change, l1=change), answer)
+        return Bounded(Bound("rounding_variance", (2,), change, l1=change), answer)
 
     def whole(self) -> Bounded:
         """Return A itself, of a graph its pairs i < j: a unit is one number, and changes alpha."""
         n = self.shape[0]
-        shape = (pairs_of(n),) if self.symmetric else self.shape
+        shape = (math.comb(n, 2),) if self.symmetric else self.shape
 
         def answer(step: float) -> NDArray[Any]:
             A = dense(self._matrix())
@@ -325,11 +325,6 @@ class EntryQuery(_MatrixQuery):
         alpha = self.unit.alpha
         bound = Bound("full_matrix", shape, alpha, slack=1.0, l1=alpha, l1_slack=1.0)
         return Bounded(bound, answer)
-
-
-def pairs_of(n: int) -> int:
-    """Return the number of pairs of n nodes."""
-    return n * (n - 1) // 2
 
 
 def _thresholds(places: NDArray[np.int64], dither: int) -> FloatArray:

@@ -9,7 +9,7 @@ rows of X has a norm of at most min(c_j, sqrt(j) ||X||_2)).
 Both units offer the same two releases, so that one solver serves both: the item counts, and the
 Gram matrix of the user rows without its diagonal (pairs), on selected items.
 
-| one ... more or less | counts | pairs | Gram matrix |
+| one unit more or less | counts | pairs | Gram matrix |
 |---|---|---|---|
 | row: user of d items, scaled | 1 (rows of norm 1) | 1 (pairs of norm 1) | |
 | row, counts for pure noise | 1 (rows of sum 1) | | |

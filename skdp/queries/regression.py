@@ -154,9 +154,7 @@ class RegressionQuery(GroupQuery):
 
     def within(self, clip_norm: float, scale: views.TargetScale) -> RegressionQuery:
         """Return the same records under public bounds; the cached norms of rows are used again."""
-        query = self._restricted(clip_norm=clip_norm, scale=scale)
-        query._lengths = self._lengths
-        return query
+        return self._with(clip_norm=float(clip_norm), scale=scale)
 
     def _restricted(self, **changed: Any) -> RegressionQuery:
         names = ("clip_norm", "scale", "row_scale", "kept")

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from skdp._choice import MAX_FLIPS
 from skdp._inputs import check_matrix, check_rows, checked, mapped, public_units, stacked_rows
 from skdp._limits import MOST_DENSE
-from skdp._validation import Seed, check_int, check_option, check_real, column_names
+from skdp._validation import Seed, check_int, check_option, check_real, check_size, column_names
 from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic
 from skdp.data.blocks import row_source
 from skdp.data.histories import weighted_rows
@@ -398,7 +398,7 @@ class DPRecommender(
                     f"Use degree_floor='auto'. Got degree_floor={self.degree_floor!r}."
                 )
         if self._cap is not None:
-            check_real(self, "value_cap", 1e-60, 1e60, closed="both")
+            check_size(self, "value_cap")
             if not self._whole:
                 raise ValueError(
                     "a cap on values needs privacy_unit='row': an interaction is there or not. "

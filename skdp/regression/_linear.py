@@ -79,7 +79,7 @@ class Released(NamedTuple):
 
     Attributes
     ----------
-    moments : RegressionMoments or None
+    moments : NormalEquations or None
         Of rows and targets; None if the search for the targets spent all of the budget.
     clip_norm : float
         Of rows in `units`.

@@ -204,7 +204,8 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     head_rule_ : HeadRule or None
         The selected rule; None if each user takes a mean of several.
     head_rule_scores_ : Choice
-        All rules, their noisy votes, and the rules for users with two rows and with one.
+        The rules that votes kept, their log-likelihoods, and the rules for users with two rows and
+        with one.
     n_groups_ : int
         Number of users: released under "add_remove", and at least two standard deviations of its
         noise; exact under "replace". With `fit_intercept=False`, users without a direction do not
@@ -284,12 +285,14 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def _loss_name(self):
+    def _check_loss(self):
         if isinstance(self.loss, str):
-            name = check_option(self, "loss", ("squared", "huber", "absolute"))
-            return QuantileLoss() if name == "absolute" else name
-        check_row_loss(type(self).__name__, self.loss)
-        return self.loss
+            check_option(self, "loss", ("squared", "huber", "absolute"))
+        else:
+            check_row_loss(type(self).__name__, self.loss)
+
+    def _loss_name(self):
+        return QuantileLoss() if self.loss == "absolute" else self.loss
 
     def _scales_targets(self):
         loss = self._loss_name()

@@ -318,13 +318,13 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         _validation.check_int(self, "n_components", 1, also=("auto",))
         if self._y_numeric:
             _validation.check_range(self)
+            self._check_loss()
         else:
             _validation.check_real(
                 self, "coef_clip_norm", 1e-100, 1e100, closed="both", also=("auto",)
             )
         _validation.check_option(self, "head_selection", ("private_vote", "subspace", "per_user"))
         _validation.check_bool(self, "fit_intercept", "require_groups", "whiten")
-        self._loss_name()
         return _validation.check_split(self, self._default_shares())
 
     def _default_shares(self):

@@ -319,7 +319,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
             none, words["category"] = np.ones(fit.q, bool), NoSignalWarning
             outcome = "so that all predictions are one released number"
             warn_undetected_columns(self, none, outcome=outcome, **words)
-            scale = given or target_scale(columns, columns.spread, centered=True)
+            scale = given or target_scale(columns, columns.scale, centered=True)
             center = columns.center + (0.0 if given is None else given.nearest)
             return scale._replace(center=center), 0.0, None
         if given is None:
@@ -331,9 +331,9 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         d = fit.d if fit.screened else min(fit.d, _DIRECTIONS)
         search = d * columns.sums_noise(part), tail_share / fit.q, CLEAR
         radius = np.empty(fit.q)
-        for i, spread in enumerate(columns.spread):
+        for i, scale in enumerate(columns.scale):
             far = fit.ask.target_distances(i, float(columns.center[i])).above
-            radius[i] = lowest_level(far, spread * np.array(_CUTS), *search)
+            radius[i] = lowest_level(far, scale * np.array(_CUTS), *search)
         scale = target_scale(columns, radius, given, centered=centered)
         if not centered:
             return scale, rest, None

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import float_dtype
-from skdp._limits import CLEAR
+from skdp._limits import CLEAR, LARGEST_SIZE, SMALLEST_SIZE
 from skdp._validation import ColumnBounds, Seed, Split, check_kind, is_real, refuse_value
 from skdp.base import atomic
 from skdp.data.products import in_dtype
@@ -37,7 +37,7 @@ def check_class_weight(estimator, classes):
         return
     known = isinstance(given, Mapping) and set(given) <= set(classes.tolist())
     weights = given.values() if known else [None]
-    if not all(is_real(w) and 1e-60 <= float(w) <= 1e60 for w in weights):
+    if not all(is_real(w) and SMALLEST_SIZE <= float(w) <= LARGEST_SIZE for w in weights):
         weights = "a dict of numbers from 1e-60 to 1e60 whose keys are among the classes"
         refuse_value(estimator, "class_weight", f"None, 'balanced' or {weights}", given)
 

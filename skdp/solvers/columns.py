@@ -70,9 +70,9 @@ class Columns(NamedTuple):
     ----------
     center : array of shape (d,)
         About the medians.
-    spread : array of shape (d,)
-        The scale: about the median distance from the centre, among entries that differ from it; it
-        is larger if many entries lie far outside.
+    scale : array of shape (d,)
+        About the median distance from the centre, among entries that differ from it. It is
+        larger if many entries lie far outside.
     found : array of bool, shape (d,)
         Whether the scale was found (see `Likelihood.found`).
     n : float
@@ -81,7 +81,7 @@ class Columns(NamedTuple):
         Noise scale of a rank query that has the whole share.
     needed : int
         About how many entries that differ from 0 and from the centre it takes to find a scale.
-    placed : array of bool, shape (d,)
+    center_found : array of bool, shape (d,)
         Whether the middle half of the posterior of the median is no wider than the scale, or the
         rank of the centre is clearly small, so that it lies among the entries.
     deviation : array of shape (d,)
@@ -93,18 +93,18 @@ class Columns(NamedTuple):
     filled : array of shape (d,)
         At most about what fraction of entries differs from the centre.
     located : array of bool, shape (d,)
-        Whether the scale was found, and the centre is known well enough: it is placed or, with many
+        Whether the scale was found, and the centre is known well enough: it is found or, with many
         rows, uncertain by up to `FAR` scales. A longer search would cost a model more than that
         error does.
     """
 
     center: FloatArray
-    spread: FloatArray
+    scale: FloatArray
     found: NDArray[np.bool_]
     n: float
     noise: float
     needed: int
-    placed: NDArray[np.bool_]
+    center_found: NDArray[np.bool_]
     deviation: FloatArray
     within: FloatArray | None = None
     filled: FloatArray | None = None
@@ -125,7 +125,7 @@ class Columns(NamedTuple):
         column. That variance is small if most entries are equal.
         """
         widest = np.sqrt(_BLUR * self.n / max(noise, 1e-12)) * self.deviation
-        return np.asarray(np.clip(widest, FAR * self.spread, FARTHEST * self.spread))
+        return np.asarray(np.clip(widest, FAR * self.scale, FARTHEST * self.scale))
 
     def units(self) -> tuple[FloatArray, float]:
         """Return a divisor for each column, and the usual (median) deviation of the columns.
@@ -134,12 +134,12 @@ class Columns(NamedTuple):
         stay as they are (1), so that rows of equal norm keep equal norms.
         """
         typical = float(np.exp(np.median(np.log(self.deviation))))
-        other = self.found & (np.abs(np.log(self.spread / typical)) > math.log(FAR))
-        return np.where(other, self.spread / typical, 1.0), typical
+        other = self.found & (np.abs(np.log(self.scale / typical)) > math.log(FAR))
+        return np.where(other, self.scale / typical, 1.0), typical
 
     def mean_radius(self, noise: float) -> FloatArray:
         """Return the clip radius for a mean; the least is half of `FAR`, as noise is smaller."""
-        return np.asarray(np.clip(_BLUR * self.n / noise, FAR / 2, FARTHEST) * self.spread)
+        return np.asarray(np.clip(_BLUR * self.n / noise, FAR / 2, FARTHEST) * self.scale)
 
 
 class ColumnMoments(NamedTuple):
@@ -344,19 +344,20 @@ def _scales_about(
     cells = size.points.shape[1]
     raised, far, differ = _raised(about, middle, cells, *_PARTS["raise"], unit, limit, tails)
     factor = np.take(_RAISES, raised)
-    spread = size.points[np.arange(d), middle] * factor
+    scale = size.points[np.arange(d), middle] * factor
     noise = likelihood.noise_scale * math.sqrt(np.divide(*_PARTS["scale"]))
-    # `placed` below: a scale smaller than the uncertainty of the centre may be an offset from it.
+    # `center_found`: a scale smaller than the uncertainty of the centre may be an offset from it.
     least = differ.noise_scale / half
     filled = np.clip(differ.value / half + least, np.minimum(least, 1.0), 1.0)
     wider = np.minimum(factor**2, 1 + far * (FAR * factor / 2) ** 2)
     deviation = size.high_end(0.5) * np.sqrt(filled * wider)
     # Half of the entries should lie within `within` of 0. A scale larger than this allows shows
     # that `within` was noise, unless rows are many (then entries have two clusters).
-    off = spread > factor * (medians.within + np.abs(center))
+    off = scale > factor * (medians.within + np.abs(center))
     off &= half < 4 * CLEAR * medians.about_zero.noise_scale
-    medians.within[off] = (spread + np.abs(center))[off]
-    not_found, placed = ~found & (center == 0), ~off & (medians.sure | (medians.near <= spread))
+    medians.within[off] = (scale + np.abs(center))[off]
+    not_found = ~found & (center == 0)
+    center_found = ~off & (medians.sure | (medians.near <= scale))
     out, end = [], 0
     for size_of_kind, weight in zip(kinds, weights.tolist(), strict=True):
         at = slice(end, end := end + size_of_kind)
@@ -365,11 +366,11 @@ def _scales_about(
             guesses = np.maximum(alike[not_found[at]], SMALLEST)
             alike[not_found[at]] = np.exp(np.median(np.log(guesses)))
         enough = likelihood.enough(weight)
-        widest = min(max(n / enough, 1.0), FAR) * spread[at]
-        located = found[at] & (placed[at] | ~off[at] & (medians.near[at] <= widest))
-        scale, facts = (spread[at], found[at]), (n, noise / weight, enough)
+        widest = min(max(n / enough, 1.0), FAR) * scale[at]
+        located = found[at] & (center_found[at] | ~off[at] & (medians.near[at] <= widest))
+        scales, facts = (scale[at], found[at]), (n, noise / weight, enough)
         others = deviation[at], medians.within[at], filled[at]
-        columns = Columns(center[at], *scale, *facts, placed[at], *others)
+        columns = Columns(center[at], *scales, *facts, center_found[at], *others)
         out.append(columns._replace(located=located))
     return out
 
@@ -446,6 +447,6 @@ def release_moments(
     if noise_scale > 0:
         w = np.clip(w, -1.0, 1.0)
     square = sums[d : 2 * d] / SQUARE_WEIGHT / n + np.where(np.isfinite(size), 0.5, 0.0)
-    spread = np.hypot(noise_scale / SQUARE_WEIGHT, n_noise / 2) / n
-    variance = np.maximum(square - w * w, spread)
-    return ColumnMoments(center + unit * w, unit**2 * variance, unit**2 * spread, n, noise_scale)
+    noise = np.hypot(noise_scale / SQUARE_WEIGHT, n_noise / 2) / n
+    variance = np.maximum(square - w * w, noise)
+    return ColumnMoments(center + unit * w, unit**2 * variance, unit**2 * noise, n, noise_scale)

@@ -160,7 +160,8 @@ def _across(basis: FloatArray) -> Project:
 
 
 _CORE_SHARE = {"gaussian": 0.02, "laplace": 0.1, "exact": 0.02}
-# With a delta, without: in two passes no pure component is found behind a stronger one.
+# Passes under Gaussian noise, and under Laplace noise: with two of these, a component behind a
+# stronger one is not found.
 PASSES = {"power": (16, 8), "alternating": (6, 2), "deflation": (4, 4)}
 
 

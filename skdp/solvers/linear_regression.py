@@ -34,8 +34,8 @@ class NormalEquations(NamedTuple):
         Standard deviation of the noise on an off-diagonal entry of `scatter`.
     cross_noise : array of shape (q,)
         Of an entry of each column of `cross`.
-    weight, bias column : float
-        Released weight of all records, and the bias column that it was read with; zeros without an
+    weight, bias : float
+        Released weight of all records, and the number in the bias column; zeros without an
         intercept.
     clip_norm : float
         Of the rows.

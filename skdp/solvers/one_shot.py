@@ -70,12 +70,12 @@ class Flipped(NamedTuple):
         return Answer(gain * ones - offset * m, self.noise_scale * math.sqrt(m))
 
 
-def graded_pays(epsilon: float, spread: float = 0.25) -> bool:
+def graded_pays(epsilon: float, rounding: float = 0.25) -> bool:
     """Whether Laplace noise is smaller than flips and the rounding of cells to 0 or 1.
 
-    `spread` is the variance of the rounding: 1/4 at most.
+    `rounding` is the variance of the rounding: 1/4 at most.
     """
-    return 2 / epsilon**2 < flip_deviation(epsilon) ** 2 + max(spread, 0.0)
+    return 2 / epsilon**2 < flip_deviation(epsilon) ** 2 + max(rounding, 0.0)
 
 
 def pair_deviation(noise_scale: float, n_rows: float, count: float) -> float:
@@ -253,7 +253,7 @@ class FlippedMatrix:
         What a one stands for.
     loops : bool
         Whether the diagonal was released; without it, it is zero.
-    spread : float
+    rounding : float
         Released variance of rounding an entry to 0 or `high`, in parts of high^2: noise like that
         of the flips; 0 for entries that are 0 or `high`.
     """
@@ -265,14 +265,14 @@ class FlippedMatrix:
         *,
         high: float = 1.0,
         loops: bool = True,
-        spread: float = 0.0,
+        rounding: float = 0.0,
     ) -> None:
         p = flip_probability(noise_scale)
         self._ones, self._transposed = Y, Y.T.tocsr()
         self._gain, self._offset = high / (1 - 2 * p), high * p / (1 - 2 * p)
-        self._loops, self._high, self._spread = loops, high, spread
+        self._loops, self._high, self._rounding = loops, high, rounding
         self.shape: tuple[int, int] = Y.shape
-        deviation = math.hypot(noise_scale, math.sqrt(spread))
+        deviation = math.hypot(noise_scale, math.sqrt(rounding))
         self.noise_scale = high * deviation
         # Rounding counts as normal noise.
         self.kurtosis = flip_kurtosis(noise_scale) * (noise_scale / (deviation or 1.0)) ** 4
@@ -298,7 +298,7 @@ class FlippedMatrix:
     def square_sum(self) -> float:
         """Return the sum of squares of the entries, without the noise and the rounding."""
         total = float(self._gain * self._ones.nnz - self._offset * self._cells)
-        return max(self._high * (total - self._high * self._spread * self._cells), 0.0)
+        return max(self._high * (total - self._high * self._rounding * self._cells), 0.0)
 
 
 class WholeMatrix(FlippedMatrix):

@@ -342,14 +342,11 @@ class TargetUnit(NamedTuple):
         About their median distance from it.
     found : bool
         Whether the released ranks are significant.
-    needed : int
-        About how many users it takes.
     """
 
     center: FloatArray
     size: float
     found: bool
-    needed: int
 
 
 def target_unit(targets: Columns, n_noise: float) -> TargetUnit:
@@ -359,7 +356,7 @@ def target_unit(targets: Columns, n_noise: float) -> TargetUnit:
     be from fewer users than `needed` is not used.
     """
     found = bool(targets.found.all()) and targets.n - n_noise >= targets.needed
-    return TargetUnit(targets.center, float(targets.spread.max()), found, targets.needed)
+    return TargetUnit(targets.center, float(targets.scale.max()), found)
 
 
 def scaling_of(columns: Columns) -> Scaling:
@@ -372,15 +369,17 @@ def scaling_of(columns: Columns) -> Scaling:
     """
     # Where a centre may as well be 0, the distance of many zeros from it is no scale.
     distance = np.abs(columns.center)
-    shown = columns.found & (columns.placed | (distance == 0) | (distance > 2 * columns.spread))
+    shown = columns.found & (
+        columns.center_found | (distance == 0) | (distance > 2 * columns.scale)
+    )
     shown &= 2 * columns.n >= columns.needed  # fewer users show no scale
     rare = ~columns.found & (distance == 0) & (columns.needed <= columns.n < math.inf)
     rare_scale = np.exp(np.median(np.log(columns.deviation[rare]))) if rare.any() else 1.0
-    common = np.median(columns.spread[shown]) if shown.any() else rare_scale
+    common = np.median(columns.scale[shown]) if shown.any() else rare_scale
     # If zeros and ones are about equally frequent, the centre may lie near one of them. The small
     # distance to it is no scale, and more rows are needed to show that many entries lie far beyond.
-    dummy = (distance > 0) & (distance <= 2 * columns.spread) & (columns.n < 8 * columns.needed)
-    spread = np.where(dummy & (4 * columns.spread < min(common, 1)), 1.0, columns.spread)
+    dummy = (distance > 0) & (distance <= 2 * columns.scale) & (columns.n < 8 * columns.needed)
+    spread = np.where(dummy & (4 * columns.scale < min(common, 1)), 1.0, columns.scale)
     differs = shown & (np.abs(np.log2(spread / common)) > _SAME_SCALE)
     scale = np.where(rare, rare_scale, np.where(differs, spread, common))
     center = np.where(distance > scale, columns.center, 0.0)

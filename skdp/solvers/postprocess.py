@@ -296,7 +296,7 @@ def model_precision(
 
 
 def sketch_size(k: int, d: int) -> int:
-    """Columns of a sketch for k components of d features (spec: 20 each)."""
+    """Columns of a sketch for k components of d features."""
     return min(d, max(20 * k, 50))
 
 

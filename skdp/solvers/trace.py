@@ -74,9 +74,9 @@ class TraceFacts(NamedTuple):
         Variance of an entry of what a record contributes; None: `lam`.
     target_sd : float
         About how far targets vary; 0 where it is not known.
-    spread : float
+    variance_ratio : float
         How much more contributions vary than those of records with equal variances.
-    bias column : float
+    bias : float
         The constant that joins each record, for an intercept.
     useful : float
         Number of records from which the error is expected to be below one half.
@@ -98,7 +98,7 @@ class TraceFacts(NamedTuple):
     useful: float = 0.0
     shrink: bool = True
     variance: float | None = None
-    spread: float = 1.0
+    variance_ratio: float = 1.0
     target_sd: float = 0.0
 
     @property
@@ -351,7 +351,7 @@ class _Descent:
         """Return the step for a noisy gradient; store its variance due to noise and to sampling."""
         facts, q, b = self.facts, self.facts.tangent_size, bussgang(c)
         sd = self.median / facts.length(q)
-        rate = -1 / (1 + 2 * q * facts.spread / facts.n) / (b * facts.lam * facts.n)
+        rate = -1 / (1 + 2 * q * facts.variance_ratio / facts.n) / (b * facts.lam * facts.n)
         self.variances.append((noise * rate) ** 2)
         self.sampling = sd * math.sqrt(_clipped_variance(c) / (facts.information * facts.n)) / b
         return np.asarray(rate * gradient)

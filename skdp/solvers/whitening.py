@@ -20,8 +20,8 @@ from skdp.solvers.trace import FINER, PASSES, TraceFit, private_median
 
 
 _BELOW_ONE = 1 - 1e-6  # norm of a mix: its grid adds less
-# Of the mean variance, of noisy moments and of public ones: directions that vary less are not
-# enlarged to it.
+# Directions of a smaller part of the mean variance are not scaled up to it: of released moments,
+# and of public ones.
 _LEAST, _LEAST_PUBLIC = 0.02, 0.15
 _CUT = 2.0  # medians, or deviations, at which what a record adds is cut
 
@@ -33,8 +33,8 @@ class Whitening(NamedTuple):
 
     Or a public `mix` A, `lam` times the inverse of the covariance L of vec(X), but for its
     smallest eigenvalues: E <x, H> A x = lam H for H in the directions of the others. Then
-    `variance` is that of an entry of A x, and `spread` its square times the mean variance of an
-    entry of x, over lam^2: 1 if L is a multiple of the identity.
+    `variance` is that of an entry of A x. `variance_ratio` is its square times the mean variance of
+    an entry of x, over lam^2: 1 if L is a multiple of the identity.
     """
 
     left: FloatArray | None
@@ -42,7 +42,7 @@ class Whitening(NamedTuple):
     lam: float
     mix: FloatArray | None = None
     variance: float | None = None
-    spread: float = 1.0
+    variance_ratio: float = 1.0
 
 
 def _whitener(moment: FloatArray, noise: float, mean: float) -> tuple[FloatArray, float]:
@@ -91,8 +91,8 @@ def mixing(covariance: FloatArray) -> Whitening:
     lam = float(varying[0]) * _BELOW_ONE
     mix = (vectors * (lam / varying)) @ vectors.T
     variance = lam * lam * float(np.mean(values / varying**2))
-    spread = variance * float(np.mean(values)) / lam**2
-    return Whitening(None, None, lam, (mix + mix.T) / 2, variance, spread)
+    ratio = variance * float(np.mean(values)) / lam**2
+    return Whitening(None, None, lam, (mix + mix.T) / 2, variance, ratio)
 
 
 def through_design(ask: Any, design: Whitening) -> Any:
@@ -144,7 +144,7 @@ def release_place(
             sizes = np.where(found.found, found.deviation, np.median(found.deviation))
             sides = np.outer(*np.split(sizes, [shape[0]])) if factored else sizes.reshape(shape)
             units = unit_pair(np.maximum(sides / sides.max(), 1e-100) ** 2)
-        away = (found.found | found.placed) & (np.abs(found.center) > found.deviation)
+        away = (found.found | found.center_found) & (np.abs(found.center) > found.deviation)
         at = np.where(away, found.center, 0.0) if centered else at
     whole = np.outer(*units).ravel()
     first = 0.0

@@ -330,7 +330,7 @@ def test_rounding_of_graded_entries_counts_as_noise(algorithm, route):
     X = np.full((300, 200), 0.3)
     svd = fit(X, epsilon=2.0, privacy_unit="entry", algorithm=algorithm)
     assert svd.algorithm_reason_.startswith(route)
-    assert "spread" in [line.name for line in svd.releases_[:2]]
+    assert "rounding_variance" in [line.name for line in svd.releases_[:2]]
     assert 70 < svd.singular_values_[0] < 77 and svd.singular_values_[1] == 0
 
 
@@ -342,14 +342,14 @@ def test_graded_entries_get_noise_in_place_of_flips(rng):
     for epsilon in (1.0, 3.0, 10.0, 30.0, 1000.0):
         svd = fit(A, 4, privacy_unit="entry", algorithm="one_shot", epsilon=epsilon)
         shares.append(share_of_best(svd, A))
-        names = ["spread", "full_matrix" if epsilon > 3 else "randomized_entries"]
+        names = ["rounding_variance", "full_matrix" if epsilon > 3 else "randomized_entries"]
         assert [line.name for line in svd.releases_] == names
         assert (svd.privacy_spent_.epsilon, svd.privacy_spent_.delta) == (min(epsilon, 64.0), 0.0)
     assert all(low < high + 1e-4 for low, high in itertools.pairwise(shares))
     assert shares[2] > 0.997 and shares[-1] > 0.9999 and svd.explained_variance_ratio_.sum() <= 1.0
     assert np.allclose(svd.singular_values_, np.linalg.svd(A, compute_uv=False)[:4], rtol=0.01)
     coins = fit(binary(600, 150, 4), 4, privacy_unit="entry", algorithm="one_shot", epsilon=10.0)
-    assert [line.name for line in coins.releases_] == ["spread", "randomized_entries"]
+    assert [line.name for line in coins.releases_] == ["rounding_variance", "randomized_entries"]
 
 
 @pytest.mark.parametrize("low", [0.0, -1.0])

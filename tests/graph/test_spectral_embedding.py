@@ -328,7 +328,7 @@ def test_weights_are_not_rounded_where_that_is_most_of_the_noise():
         model = fit(X, 2, epsilon=40.0)
         assert agreement(model, labels) > 0.95
         for fitted in (svd, model):
-            assert [released.name for released in fitted.releases_] == ["spread", line]
+            assert [released.name for released in fitted.releases_] == ["rounding_variance", line]
             assert {released.loss.kind for released in fitted.releases_} == {"pure"}
             assert fitted.algorithm_reason_.startswith("one_shot")
 
@@ -337,7 +337,9 @@ def test_weights_are_not_rounded_where_that_is_most_of_the_noise():
 @pytest.mark.parametrize("model", [DPSpectralEmbedding(1), DPTruncatedSVD(1, privacy_unit="edge")])
 def test_a_pure_fit_decides_after_a_release_without_a_delta(model):
     model = clone(model).set_params(delta=0, epsilon=20.0).fit(np.full((200, 200), 0.5))
-    assert model.releases_[0].name == "spread" and model.algorithm_reason_.startswith("power")
+    assert model.releases_[0].name == "rounding_variance" and model.algorithm_reason_.startswith(
+        "power"
+    )
     losses = model.privacy_spent_.losses
     assert {loss.kind for loss in losses} == {"pure"} and model.privacy_spent_.delta == 0
     assert math.fsum(loss.value for loss in losses) == pytest.approx(20.0)

@@ -135,15 +135,16 @@ def test_both_sums_of_the_spread_move_by_one_at_most(name, adjacency):
         for other in (0.0, 3.0, 1e9):
             a, b = base.copy(), base.copy()
             a[2, 3], b[2, 3] = value, other
-            left, right = (EntryQuery(x, unit).spread() for x in (a, sp.csr_array(b)))
+            left, right = (EntryQuery(x, unit).rounding_variance() for x in (a, sp.csr_array(b)))
             change = float(np.abs(left.answer(STEP) - right.answer(STEP)).sum())
             worst = max(worst, change / left.bound.l1_steps(STEP))
             assert change <= left.bound.l2_steps(STEP)  # the l2 norm is no larger
     assert 0.95 <= worst <= 1.0
     clipped = np.clip(base if name == "entry" else np.triu(base, 1), 0.0, 3.0)
     expected = (clipped * (3.0 - clipped)).sum(), 3.0 * clipped.sum()
-    assert EntryQuery(base, unit).spread().answer(0.0) == pytest.approx(expected)
-    refuses(ValueError, "spread", EntryQuery(base, MatrixUnit("entry", low=-1.0)).spread)
+    assert EntryQuery(base, unit).rounding_variance().answer(0.0) == pytest.approx(expected)
+    query = EntryQuery(base, MatrixUnit("entry", low=-1.0))
+    refuses(ValueError, "rounding", query.rounding_variance)
 
 
 def test_cells_are_the_places_of_the_ones():
@@ -240,7 +241,7 @@ def test_the_float_errors_of_sums_over_a_matrix_are_in_the_bound():
     """Of a million rows, or of all entries; a norm of a moment is one of its clipped rows."""
     query = EntryQuery(sp.csr_array((10**6, 10**6)), MatrixUnit("entry"))
     error = 2 * 10**12 * 2.0**-53 * 10**12  # of both neighbours, in one sum
-    squares, spread = query.square_sum().bound, query.spread().bound
+    squares, spread = query.square_sum().bound, query.rounding_variance().bound
     assert min(squares.l2, squares.l1) >= 1 + error and min(spread.l2, spread.l1) >= 1 + 2 * error
     rows = EntryRowQuery(sp.csr_array((10**6, 10)), MatrixUnit("entry")).clipped(1.0)
     error = 2 * 10**6 * 2.0**-53 * 10**6

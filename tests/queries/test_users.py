@@ -56,7 +56,7 @@ def contributions(p):
         ),
         "target_places": lambda q: q.targets().grid(np.full((p, 1), -0.1)).ranks(np.zeros(p, int)),
         "pooled": lambda q: base.pooled_model(
-            Recorder(q), FOUND, base.TargetUnit(np.ones(p), 2.0, True, 0), 1.0, intercept=True
+            Recorder(q), FOUND, base.TargetUnit(np.ones(p), 2.0, True), 1.0, intercept=True
         ),
         "column_centered_ranks": lambda q: (
             q.columns().distances(np.ones(D), np.ones((D, 1))).ranks(np.zeros(D, int))

@@ -74,8 +74,8 @@ def test_columns_are_found_however_far_from_zero(distance, rng):
     X = rng.standard_normal((2000, 3)) + [0.0, distance, -distance]
     found = find_columns(asked := Entries(X, 12.0, rng), 3, 1.0, None)
     np.testing.assert_allclose(found.center, [0.0, distance, -distance], atol=0.5)
-    assert np.all(np.abs(np.log2(found.spread)) < 1.2) and sum(asked.shares) == pytest.approx(1)
-    assert found.placed.all()  # or targets there would have no model
+    assert np.all(np.abs(np.log2(found.scale)) < 1.2) and sum(asked.shares) == pytest.approx(1)
+    assert found.center_found.all()  # or targets there would have no model
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e3, 1e6, 1e9])
@@ -90,7 +90,7 @@ def test_times_since_1970_are_found_beside_other_columns(unit):
         return np.column_stack([normal[:, 0], dummy, rare, *others, times])
 
     for X, found in searched(table, 12.0, 5):
-        assert found.placed[6] and abs(np.log2(found.deviation[6] / X[:, 6].std())) < 1
+        assert found.center_found[6] and abs(np.log2(found.deviation[6] / X[:, 6].std())) < 1
 
 
 @pytest.mark.parametrize("noise", [6.0, 40.0])
@@ -101,7 +101,7 @@ def test_a_median_between_clear_ranks_may_be_in_the_last_log2_bin(noise, rng):
     X = np.column_stack([dummies, medians * (1 + 0.06 * rng.standard_normal((6000, 13)))])
     found = find_columns(Entries(X, noise, rng), X.shape[1], 1.0, 6000.0)
     assert np.all(np.abs(found.center[90:] / medians - 1) < 0.06)
-    assert np.all(np.abs(np.log2(found.spread[90:] / medians / 0.06)) < 1)
+    assert np.all(np.abs(np.log2(found.scale[90:] / medians / 0.06)) < 1)
 
 
 @pytest.mark.parametrize("part", [0.01, 0.25])
@@ -109,14 +109,14 @@ def test_a_median_beyond_what_was_searched_is_not_seen(part, rng):
     """As if noise had cut the first range short: a search that goes on looks farther."""
     ask = Entries(294 + rng.standard_normal((150, 4)), 4.0, rng, part)
     found = find_columns(ask, 4, 1.0, 150.0)
-    assert not found.placed.any() and np.all(found.within > 250)
+    assert not found.center_found.any() and np.all(found.within > 250)
 
 
 @pytest.mark.parametrize(("noise", "n"), [(8.0, 400), (16.0, 100)])
 def test_a_centre_that_many_rows_leave_uncertain_is_near_enough_for_a_model(noise, n):
     """With few rows it is not: the scale may be the distance of the entries from it."""
     found = [f for _, f in searched(lambda rng: 30 + rng.standard_normal((n, 2)), noise)]
-    center, placed, located = np.hstack([(f.center, f.placed, f.located) for f in found])
+    center, placed, located = np.hstack([(f.center, f.center_found, f.located) for f in found])
     uncertain = located > placed
     assert uncertain.any() == (n > found[0].needed)
     assert np.all(np.abs(center[uncertain] - 30) < 2)
@@ -150,7 +150,7 @@ def test_seconds_are_found_next_to_columns_of_real_tables():
 def test_dummies_of_which_most_are_one_lie_at_one(ones):
     """A point below 1 whose rank is small by chance, or a closer look at 1, loses more of them."""
     dummies = searched(lambda rng: (rng.random((500, 10)) < ones) * 1.0, 12.0)
-    assert np.mean([np.abs(np.log2(found.spread)) > 3 for _, found in dummies]) < 0.2
+    assert np.mean([np.abs(np.log2(found.scale)) > 3 for _, found in dummies]) < 0.2
 
 
 def real_columns(n, rng):
@@ -175,11 +175,11 @@ def test_columns_of_real_tables(n):
     found = find_columns(Entries(X, 5 * math.sqrt(7), rng), 7, 1.0, n)
     assert np.count_nonzero(found.found) >= 5  # a sentinel in seven of ten now and then is not
     assert found.n == (n or pytest.approx(len(X), rel=0.1))
-    ratio = found.spread / X.std(axis=0)
+    ratio = found.scale / X.std(axis=0)
     assert np.all(ratio > 0.2) and np.all(ratio < 6)
     assert np.all(np.abs(found.center - np.median(X, axis=0)) < 2 * X.std(axis=0))
     np.testing.assert_array_equal(found.center[[1, 2, 5]], [0, 0, 5])  # what most entries are
-    np.testing.assert_array_equal(found.radius(1e9), 4 * found.spread)
+    np.testing.assert_array_equal(found.radius(1e9), 4 * found.scale)
 
 
 @pytest.mark.deep
@@ -191,7 +191,7 @@ def test_a_half_that_is_alike_does_not_hide_how_far_the_others_lie():
     """
     rng = np.random.default_rng(8)
     dummies = np.tile(np.repeat([[0.0], [1.0]], 1000, axis=0), 200)
-    assert find_columns(Entries(dummies, 2.0, rng), 200, 1.0, 2000.0).spread.max() < 1.5
+    assert find_columns(Entries(dummies, 2.0, rng), 200, 1.0, 2000.0).scale.max() < 1.5
     far = np.exp(rng.normal(8, 1, (2000, 50)))
     amounts = np.where(rng.random(far.shape) < 0.3, far, rng.random(far.shape))
     found = find_columns(Entries(amounts, 2.0, rng), 50, 1.0, 2000.0)
@@ -207,9 +207,9 @@ def test_a_half_that_is_alike_does_not_hide_how_far_the_others_lie():
 def test_noise_raises_no_scale_and_finds_none():
     """With a released total beyond the number of rows, it raised one in 300, by up to 4^7."""
     tables = searched(lambda rng: rng.standard_normal((400, 60)), 12.0, 100)
-    assert np.mean([found.spread / X.std(axis=0) > 8 for X, found in tables]) < 1e-3
+    assert np.mean([found.scale / X.std(axis=0) > 8 for X, found in tables]) < 1e-3
     rare = searched(lambda rng: 1.0 * (rng.random((400, 60)) < 0.03), 1.0, 100)
-    assert np.mean([found.spread > 8 for _, found in rare]) < 1e-3  # 3 in 1,000 had 64 and more
+    assert np.mean([found.scale > 8 for _, found in rare]) < 1e-3  # 3 in 1,000 had 64 and more
     few = [found for _, found in searched(lambda rng: 5 + rng.standard_normal((60, 6)), 12.0)]
     assert np.mean([found.found for found in few]) < 0.2
     assert len({found.noise for found in few}) == 1  # nothing is spent on a closer look

@@ -140,7 +140,7 @@ def test_coins_are_noise_of_known_size():
     spread = float((x * (3 - x)).mean()) / 9
     scale = one_shot.flip_deviation(3.0)
     plain = one_shot.FlippedMatrix(Y, scale, high=3.0)
-    known = one_shot.FlippedMatrix(Y, scale, high=3.0, spread=spread)
+    known = one_shot.FlippedMatrix(Y, scale, high=3.0, rounding=spread)
     truth = float((x**2).sum())
     assert known.square_sum() == pytest.approx(truth, rel=0.1)
     assert plain.square_sum() > 1.5 * truth

@@ -288,7 +288,7 @@ def test_one_class_leads_by_more_than_rows_move_scores(lead, alone):
 
 def test_a_model_of_which_noise_hides_most_is_not_found():
     """All products are clearly more than noise together, in the second case by a little each."""
-    moments, unit = np.diag([100.0] * 60 + [1e3]), shared.TargetUnit(np.zeros(1), 1.0, True, 0)
+    moments, unit = np.diag([100.0] * 60 + [1e3]), shared.TargetUnit(np.zeros(1), 1.0, True)
     ask = SimpleNamespace(grams=lambda *_, share: Answer(moments, 1.0))
     for product, found in ((1.1, True), (0.76, False)):
         moments[:-1, -1] = moments[-1, :-1] = product

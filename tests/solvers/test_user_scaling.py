@@ -67,7 +67,7 @@ def test_targets_are_found_by_enough_users():
         columns = Columns(center, spread, found > 0, n, 1.0, 30, placed > 0, spread)
         return target_unit(columns, noise)
 
-    assert unit(3.0, 2.0, True, True)[1:] == (2.0, True, 30)
+    assert unit(3.0, 2.0, True, True)[1:] == (2.0, True)
     assert not unit(3.0, 2.0, True, True, n=29.0).found
     assert unit(3.0, 2.0, True, True, n=50.0, noise=20.0).found
     assert not unit(3.0, 2.0, True, True, n=50.0, noise=21.0).found  # fewer may have answered

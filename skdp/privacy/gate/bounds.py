@@ -58,8 +58,8 @@ class Bound(NamedTuple):
         Of a random sketch, whose change is random: its norm in steps is at most `l2_steps` times
         the root of a variable of this law. Such bounds need `grant_sketches` of the streams.
     cells : int
-        For `flip`: how many cells of a binary array of this shape differ at most. The answer is
-        the sorted places (int64) of its ones, counted along its rows.
+        For randomized response: how many cells of a binary array of this shape differ at most. The
+        answer is the sorted places (int64) of its ones, counted along its rows.
     remedy : str
         What to do where rounding alone exceeds the budget.
     """
@@ -120,8 +120,8 @@ class Bounded(NamedTuple):
 class PrivateQuery:
     """Base of the classes that own private data: `Ask` wraps these, and nothing else.
 
-    `rounding` is about what some release of a fit needs, in steps for the root of 100 columns, next
-    to the noise of the whole budget: a search for columns has a thousandth of it for each question.
+    `rounding` is how many steps of rounding, about, a release of a fit has to cover. A fit whose
+    whole noise is smaller is refused before it reads anything (`check_later_releases`).
     """
 
     rounding = 5.0
