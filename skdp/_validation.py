@@ -19,9 +19,6 @@ from skdp._limits import LARGEST_SIZE, SMALLEST_SIZE, FloatArray
 
 __all__ = ["ColumnBounds", "Seed", "Split"]
 
-# Parameter checks in scikit-learn's wording. They are always on, whatever its configuration.
-
-
 FLOATS = [np.float64, np.float32]  # dtypes that a fit keeps
 
 

@@ -123,9 +123,6 @@ def _released(answers, facts):
     return postprocess.ReleasedMoment(scatter, mean, n, scale)
 
 
-# Principal components of rows that arrive in batches, with differential privacy.
-
-
 class DPIncrementalPCA(
     RowComponentsMixin,
     _inputs.GroupUnitMixin,

@@ -14,9 +14,6 @@ from skdp.privacy.ledger import routes
 from skdp.privacy.streams import checkpoints
 from skdp.privacy.streams.checkpoints import StreamGroup
 
-# Estimators whose streams go on over calls: checkpoints, crashes, and what may be published.
-
-
 _NO_VALUE = "not kept"
 
 

@@ -40,9 +40,6 @@ def check_used(estimator):
         )
 
 
-# Truncated singular value decomposition with differential privacy.
-
-
 _ROW_SOLVERS = ("auto", "randomized", "arpack", "gram", "power", "screened")
 
 

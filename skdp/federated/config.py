@@ -36,9 +36,6 @@ class AggregationAbortedError(PrivacyError):
         return partial(type(self), str(self), opened=self.opened), ()
 
 
-# What all parties of a secure sum agree on beforehand.
-
-
 _FEWEST_NEIGHBOURS: Final = 20
 
 

@@ -55,9 +55,6 @@ def warn_no_signal(estimator, session, attributes, n):
     )
 
 
-# Spectral embedding of a graph with edge-level differential privacy.
-
-
 # Noise of an average of products with k columns, over k times the variance of released degrees:
 # what the threshold of products comes to.
 _AVERAGED = 0.68

@@ -115,9 +115,6 @@ def choose_route(estimator, shape):
     return name, f"{name}: expected signal {max(ours, other):.3g}, and {least}"
 
 
-# A private recommender: noisy popularity, and latent factors above the noise.
-
-
 # Plans: synthetic rows with hidden items, and the fraction of these that a recommender finds.
 
 

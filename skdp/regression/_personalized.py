@@ -117,9 +117,6 @@ def _declared(loss):
     return curvature, bounds
 
 
-# Personalised regression with differential privacy for one user.
-
-
 class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     """Linear models of many users that share a subspace, with privacy for all rows of one user.
 

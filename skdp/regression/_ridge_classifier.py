@@ -42,9 +42,6 @@ def check_class_weight(estimator, classes):
         refuse_value(estimator, "class_weight", f"None, 'balanced' or {weights}", given)
 
 
-# Ridge classification with differential privacy.
-
-
 class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase):
     """Classification by least squares with (epsilon, delta)-differential privacy for one record.
 

@@ -211,11 +211,8 @@ def _moment_operator(
     return LinearOperator((n, n), matvec=multiply, dtype=np.float64)
 
 
-# Matrices that were released once by flips of their cells: products with them cost no budget.
-#
-# Notation: Y is the released array of ones and zeros, each cell flipped with probability p;
-# B = (Y - p)/(1 - 2p) is unbiased, with deviation s in each cell: sparse plus a constant, and never
-# formed. The pairs i < j of a graph are the cells of one row, counted along the upper triangle.
+# Products with such a matrix cost no budget. The pairs i < j of a graph are the cells of one row,
+# counted along the upper triangle.
 
 
 _PROBES, _ROUNDS = 8, 10  # products that estimate the norm of a matrix; until only noise remains

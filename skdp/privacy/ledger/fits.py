@@ -13,8 +13,6 @@ from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.units import unit_named
 
-# The record of one fit in a PrivacyLedger.
-
 
 @dataclass(frozen=True)
 class Part:
