@@ -33,13 +33,13 @@ from skdp.units import offered
 _SEEN = 0.5
 
 
-def warn_no_signal(estimator, session, attributes, n):
-    """Warn if no released eigenvalue exceeds the known edge of the noise."""
+def warn_no_signal(estimator, session, attributes, n, whole):
+    """Warn if no released eigenvalue exceeds the known edge of the noise.
+
+    `whole` is the noise of a matrix that was released; 0 if products were.
+    """
     if session.budget.exact:
         return
-    noises = {line.name: line.noise_scale for line in session.ledger}
-    whole = noises.get("randomized_entries", 0.0) * float(np.max(bound_of(estimator)))
-    whole = noises.get("full_matrix", whole)
     products = [line.noise_scale for line in session.ledger if line.name == "right_product"]
     scales = products["degrees_" in attributes :] or [math.inf]  # the first one released degrees
     mean = math.sqrt(math.fsum(scale * scale for scale in scales) / len(scales))
@@ -243,8 +243,8 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         X = checked(self, X, accept_sparse=("csr", "csc", "coo"), ensure_min_samples=2)
         self._check_square(X.shape)
         session = self._open_session(pure=self._route(X.shape[0])[0] != "power")
-        attributes, reason = self._fit_session(session, X)
-        warn_no_signal(self, session, attributes, X.shape[0])
+        attributes, reason, whole = self._fit_session(session, X)
+        warn_no_signal(self, session, attributes, X.shape[0], whole)
         attributes = as_input_dtype(attributes, X.dtype) | {"algorithm_reason_": reason}
         return self._close_session(session, attributes)
 
@@ -317,7 +317,8 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
                 session.take_delta()
         if route == "one_shot":
             ask = _choice.released_whole(session, ask, unit, X.shape, rounding)
-        return self._embedded(session, ask, n), reason
+        whole = ask.noise_scale if isinstance(ask, FlippedMatrix) else 0.0
+        return self._embedded(session, ask, n), reason, whole
 
     def _embedded(self, session, ask, n):
         """Embed by the leading eigenvectors: as they are, without the degrees, or scaled by them.
