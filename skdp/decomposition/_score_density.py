@@ -21,6 +21,7 @@ from skdp.data.units import Placed
 from skdp.data.views import RecordForm
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.plane import SQUARE, Frame, PlaneQuery
+from skdp.queries.sums import Neighbours
 from skdp.solvers.columns import find_columns, release_moments
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._plan import rows_of
@@ -347,7 +348,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         """Return the number of cells per side, 0 for ellipses; from public noise scales."""
         if self.kind == "ellipse" or (self.kind == "density" and self.n_bins != "auto"):
             return 0 if self.kind == "ellipse" else self.n_bins
-        units = 2.0 if self.adjacency == "replace" else 1.0
+        units = Neighbours(self.adjacency).units
         if session.budget.pure:
             noise = units * math.sqrt(2.0) / (session.budget.pure_epsilon * share)
         else:

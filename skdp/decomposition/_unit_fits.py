@@ -16,6 +16,7 @@ from skdp.decomposition import _base
 from skdp.privacy.ledger.scope import around
 from skdp.queries.entries import EntryQuery, EntryRowQuery, NormQuery, moment_change
 from skdp.queries.interactions import InteractionQuery, gram_change
+from skdp.queries.sums import Neighbours
 from skdp.solvers import one_shot, spectral
 from skdp.solvers.iterate import PASSES, alternate, iterate_symmetric, more_columns
 from skdp.solvers.linalg import (
@@ -75,7 +76,7 @@ def _best_at(estimator, shape, degree):
     (m, n), session = shape, estimator._checked_session(pure=True)
     if session.budget.exact:
         return "moment"
-    cells, pure = 2 if estimator.adjacency == "replace" else 1, session.budget.pure_epsilon
+    cells, pure = Neighbours(estimator.adjacency).units, session.budget.pure_epsilon
     s, few, small = one_shot.flip_deviation(pure / cells), False, False
     left = one_shot.flip_deviation((1 - _SHARES["degree"]) * pure / cells)
     many = m * n * one_shot.flip_probability(left) > _choice.MAX_FLIPS  # a grant would refuse them

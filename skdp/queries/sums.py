@@ -1,8 +1,8 @@
 """Sums over units: what one unit adds bounds how far neighbours can move the sum.
 
-Only this module derives the change of a sum from an adjacency. Neighbours: `add_remove` (one unit
-is added or removed; their number is private) or `replace` (one unit is replaced by another; their
-number is public).
+Only this module derives the change of a sum over units from an adjacency. Neighbours: `add_remove`
+(one unit is added or removed; their number is private) or `replace` (one unit is replaced by
+another; their number is public).
 
 | one unit adds | add_remove | replace |
 |---|---|---|

@@ -18,6 +18,7 @@ from skdp.data.blocks import row_source
 from skdp.data.histories import weighted_rows
 from skdp.exceptions import PartialSignalWarning, warn_caller
 from skdp.queries.interactions import InteractionHistories, RowHistories, pair_change
+from skdp.queries.sums import Neighbours
 from skdp.recommend._lists import ListsMixin, parted, recall_at_n
 from skdp.solvers.item_filter import list_length
 from skdp.solvers.one_shot import LEAST_PURE, flip_deviation, flip_probability, pair_deviation
@@ -59,7 +60,7 @@ def counted_alike(session, n_users, n_items):
 
 
 def _moment(session, whole, n_users):
-    factor = math.sqrt(2.0) if session.adjacency == "replace" else 1.0
+    factor = Neighbours(session.adjacency).positive()
 
     def signal(degree, _, share):
         change = factor if whole else pair_change(round(degree), session.adjacency)
@@ -70,7 +71,7 @@ def _moment(session, whole, n_users):
 
 
 def _flips(session, n_users):
-    cells, exact = 2 if session.adjacency == "replace" else 1, session.budget.exact
+    cells, exact = Neighbours(session.adjacency).units, session.budget.exact
 
     def deviation(share):
         return 0.0 if exact else flip_deviation(session.budget.pure_epsilon * share / cells)

@@ -139,7 +139,7 @@ class Releases:
         shares = estimator._default_shares(self.learns, self.screened, self.dense)
         self.shares = _validation.check_split(estimator, shares)
         self.tail_share = 0.0
-        if hasattr(estimator, "target_bounds") and not self.exact:
+        if estimator._y_numeric and not self.exact:
             self.tail_share = self.shares["target_bounds"] / 3
             self.shares["target_bounds"] -= self.tail_share
         anything = scale or TargetScale.in_ball(math.inf, self.q)
@@ -156,7 +156,7 @@ class Releases:
         self._choose_units()
         searched = self._choose_search()
         left, wider = 1.0, None
-        if hasattr(self.estimator, "target_bounds"):
+        if self.estimator._y_numeric:
             self.scale, left, wider = self.estimator._target_scale(self)
         clip_norm = self._clip_norm(self.norm_share if searched and left else 0.0)
         kept, moments, mean, choose = np.arange(self.d), None, None, lambda *_: self.cuts[0]
@@ -197,7 +197,7 @@ class Releases:
         self.columns = self.targets = None
         if not self.learns:
             return
-        with_targets = hasattr(self.estimator, "target_bounds") and not self.stay_sparse
+        with_targets = self.estimator._y_numeric and not self.stay_sparse
         query = self.ask.places() if with_targets else self.ask.columns()
         centered = self.estimator.fit_intercept and not self.stay_sparse
         parts = [self.shares[name] for name in ("columns", "target_bounds")[: 1 + with_targets]]
@@ -293,7 +293,7 @@ class Releases:
         if share:
             search_arguments = self.session, self.ask.lengths(), share, root_d
             median = base.clip_norm_of(self.estimator, *search_arguments)
-            if not learnt and median > 2 * given and hasattr(self.estimator, "target_bounds"):
+            if not learnt and median > 2 * given and self.estimator._y_numeric:
                 said = f"{type(self.estimator).__name__} gives most records a small weight: row"
                 said += f" norms are about {median:.2g}, and clip_norm={given:g}. Use 'auto'."
                 warn_caller(said, PartialSignalWarning)
@@ -322,8 +322,8 @@ class Releases:
         guessed = self.learns and not self.stay_sparse
         if guessed and self.session.observer.rows_needed:
             kept, self.ask = 0, self.ask.selected(np.arange(0))
-        joint = hasattr(self.estimator, "target_bounds") or self.estimator.adjacency == "replace"
-        part = 0.0 if joint else _SUMS[hasattr(self.estimator, "classes")]
+        joint = self.estimator._y_numeric or self.estimator.adjacency == "replace"
+        part = 0.0 if joint else _SUMS[not self.estimator._y_numeric]
         return np.arange(kept), self._moments(clip_norm, share, part)
 
     def _directions(self, clip_norm, size):
@@ -349,7 +349,7 @@ class Releases:
             center, near = found.center, float(np.linalg.norm(near))
             ranks = self.ask.selected(Mapped(empty, found.basis, center)).lengths().kept_below
             length = find_between(ranks, (near / 2, 16 * near), 4, self.norm_share)
-        unit = _BIAS[hasattr(self.estimator, "classes")] * clip_norm / length
+        unit = _BIAS[not self.estimator._y_numeric] * clip_norm / length
         facts = {"share": found.share, "directions": found.along}
         facts["chance"] = found.chance * unit / self.scale.size
         return Mapped(np.sort(order[:size]), found.basis * unit, center * unit), facts
@@ -363,7 +363,7 @@ class Releases:
         [X, c]'[V, c], which is U T, is U on the sums of each class: what one record adds to them.
         """
         scale, length = self.scale, clip_norm if math.isfinite(clip_norm) else 1.0
-        bias = self.estimator._releases_sums() * _BIAS[hasattr(self.estimator, "classes")] * length
+        bias = self.estimator._releases_sums() * _BIAS[not self.estimator._y_numeric] * length
         ask, codes = self.ask.within(clip_norm, scale), None
         target = _TARGET * math.hypot(length, bias)
         if part:
@@ -397,9 +397,9 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             shares["columns"] = 0.1 if screened else 0.2
         if screened:
             # Columns of dense rows have common factors, which products do not distinguish.
-            products_share = _SUMS[hasattr(self, "classes") and not dense]
+            products_share = _SUMS[not (self._y_numeric or dense)]
             shares["sums"] = products_share * (1 - shares.get("columns", 0.0))
-        if hasattr(self, "target_bounds"):
+        if self._y_numeric:
             shares["target_bounds"] = 0.12
             if self.fit_intercept:
                 shares["target_mean"] = 0.04
@@ -439,7 +439,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
 
     def _warn_lost_signal(self, solution):
         """Warn that a regression may be noise, or may have lost much; from released numbers."""
-        seen, lost, classes = solution.seen, float(np.mean(solution.lost)), hasattr(self, "classes")
+        seen, lost, classes = solution.seen, float(np.mean(solution.lost)), not self._y_numeric
         if seen.all() and lost <= _LOST_VARIANCE:
             return
         said = f"may miss up to {min(lost, 1.0):.0%} of the variance that a linear model explains"

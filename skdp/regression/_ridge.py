@@ -217,6 +217,8 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
     True
     """
 
+    _y_numeric = True
+
     def __init__(
         self,
         alpha: float = 1.0,

@@ -142,6 +142,8 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
     True
     """
 
+    _y_numeric = False
+
     def __init__(
         self,
         alpha: float = 1.0,
