@@ -446,10 +446,7 @@ class GroupUnitMixin:
         """Return the rows to fit as a source, by group for the unit "group"."""
         self._check_given(groups)
         if not self._by_group:
-            rows = check_rows(self, X, **options)
-            if self.adjacency == "replace":
-                self._warn_of_delta(blocks.row_source(rows).n_rows())
-            return rows
+            return check_rows(self, X, **options)
         if as_blocks(X) is not None and not is_memory_map(X):
             refuse_column(self)
             check = _validation.check_labels
@@ -463,10 +460,7 @@ class GroupUnitMixin:
         """Return checked rows and targets, and for the unit "group" the group of each row."""
         self._check_given(groups)
         if not self._by_group:
-            placed = check_placed(self, X, y, numbers=numbers)
-            if self.adjacency == "replace":
-                self._warn_of_delta(placed.rows.n_rows())
-            return placed
+            return check_placed(self, X, y, numbers=numbers)
         if as_blocks(X) is not None:
             refuse_column(self)
             return in_blocks(self, X, y, groups, numbers=numbers, multi_output=True)
@@ -484,10 +478,10 @@ class GroupUnitMixin:
         return self._asked(RowQuery, source, clip_norm=math.inf)
 
     def _asked(self, kind, source, **bounds):
-        """Return a query of the unit; say if delta is too large for a public number of groups."""
+        """Return a query of the unit; say if delta is too large for a public number of units."""
         unit = {"by_group": self._by_group, "adjacency": self.adjacency}
         query = kind(source, n_jobs=self.n_jobs, **unit, **bounds)
-        if self._by_group and self.adjacency == "replace":
+        if self._total_is_public():
             self._warn_of_delta(query.n_rows, self.privacy_unit)
         return query
 
