@@ -137,10 +137,10 @@ def released_whole(
         rounding = released_entries(ask, unit, shape).rounding
     rounding = rounding or 0.0
     if not flips or (graded and one_shot.graded_pays(epsilon, rounding)):
-        answer = ask.whole(share=session.left("pure"))
+        answer = ask.whole(share=session.remaining("pure"))
         value = one_shot.matrix_of_pairs(answer.value, n) if graph else answer.value
         return one_shot.WholeMatrix(value, answer.noise_scale, "laplace", loops=not graph)
-    cells = ask.cells(session.random_number(), share=session.left("pure"))
+    cells = ask.cells(session.random_number(), share=session.remaining("pure"))
     Y = one_shot.graph_of_pairs(cells.value, n) if graph else cells.value
     return one_shot.FlippedMatrix(
         Y, cells.noise_scale, high=unit.high, loops=not graph, rounding=rounding

@@ -46,7 +46,9 @@ class DensityPlans(PlansMixin):
         labels = rng.integers(0, len(classes), rows)
         scores = rng.standard_normal((rows, 2)) + 2 * rng.standard_normal((len(classes), 2))[labels]
         if frame is not None:
-            scores = frame.center + frame.half * scores / max(_DEVIATIONS, np.abs(scores).max())
+            scores = frame.center + frame.half_width * scores / max(
+                _DEVIATIONS, np.abs(scores).max()
+            )
         X = origin + scores @ np.linalg.pinv(axes).T
         y = None if self.classes is None else np.asarray(classes)[labels]
 
@@ -327,7 +329,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
             sums = ask.shapes(frame, share=share)
             found |= class_shapes(*sums, frame) | {"noise_scale_": sums.noise_scale}
         self._warn_no_signal(found)
-        low, high = frame.center - frame.half, frame.center + frame.half
+        low, high = frame.center - frame.half_width, frame.center + frame.half_width
         found |= {"axes_": axes, "limits_": np.column_stack([low, high])}
         return found | ({"classes_": classes} if len(classes) else {})
 
@@ -431,6 +433,6 @@ def class_shapes(sums, noise_scale, frame):
     seen = counts > _DEVIATIONS * noise_scale / COUNT_WEIGHT
     return {
         "kind_": "ellipse", "class_counts_": counts, "above_noise_": seen,
-        "means_": frame.center + frame.half * mean,
-        "covariances_": covariance * (frame.half[:, None] * frame.half),
+        "means_": frame.center + frame.half_width * mean,
+        "covariances_": covariance * (frame.half_width[:, None] * frame.half_width),
     }  # fmt: skip

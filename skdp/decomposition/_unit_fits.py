@@ -128,10 +128,10 @@ def fit_interactions(estimator, session, X, route):
     elif estimator.algorithm == "auto" and route == "screened":  # now that the floor is known
         route, extra["algorithm_reason_"] = _moment_route(estimator, session, X.shape, floor)[:2]
     if route == "one_shot":
-        cells = session.ask(query).cells(share=session.left(session.budget.kind))
+        cells = session.ask(query).cells(share=session.remaining(session.budget.kind))
         squares, V, total, (sums, noise) = one_shot.normalised_pairs(*cells, floor, k)
     elif route == "sums":
-        sums, noise = session.ask(query).counts(share=session.left(session.budget.kind))
+        sums, noise = session.ask(query).counts(share=session.remaining(session.budget.kind))
         high = max(floor or 1, one_shot.mean_degree(sums.sum(), m)) ** -0.5
         sums, noise = high * sums, high * noise
         found, whole = _by_sums(sums, noise, m, high, k)
@@ -433,7 +433,7 @@ def _iterated_triplets(estimator, session, ask, unit, shape, route):
     """Half steps A V and A'U, one component after the other, or steps on a symmetric A."""
     (m, n), k = shape, estimator.n_components
     bounded = session.budget.exact or unit.bounded
-    rest = session.left("pure") if session.budget.pure else 0.98 if bounded else 0.99
+    rest = session.remaining("pure") if session.budget.pure else 0.98 if bounded else 0.99
     options = {"law": session.law, "n_iter": estimator.n_iter}
     one_by_one = route == "deflation"
     ones = unit.low >= 0 and not one_by_one
@@ -463,7 +463,7 @@ def _means(session, ask, unit, m, n, values, route):
     pure, total = session.budget.pure, Answer(np.sum(values**2), 0.0)
     if pure and route not in ("one_shot", "sums"):
         return np.zeros(n), 0.0, total
-    answer = ask.left(np.full((m, 1), 1 / m), share=session.left("pure") if pure else 0.01)
+    answer = ask.left(np.full((m, 1), 1 / m), share=session.remaining("pure") if pure else 0.01)
     if route == "one_shot":
         total = Answer(ask.square_sum(), 0.0)
     elif route == "sums":

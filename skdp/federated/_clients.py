@@ -67,7 +67,8 @@ def unpack(total: WordArray, bound: Bound) -> IntArray:
 
 # What solvers may use of the server's session: public numbers, and starts. It releases nothing.
 _SHARED = (
-    "adjacency unit budget law ledger left mu observer open random_number random_signs random_start"
+    "adjacency unit budget law ledger mu observer open remaining "
+    "random_number random_signs random_start"
 )
 
 
@@ -408,7 +409,7 @@ class FederatedClient:
         The number of releases of a fit may depend on what it released before. A receipt that always
         states the whole budget does not reveal it.
         """
-        self._session.forfeit_rest()
+        self._session.charge_unused()
         routes.settle(self._session)
         return self._session.spent()
 

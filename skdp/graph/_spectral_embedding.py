@@ -326,7 +326,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         If the graph was released, all of it is post-processing.
         """
         k, released = self.n_components, isinstance(ask, FlippedMatrix)
-        share = 0.0 if released else session.left(session.budget.kind)
+        share = 0.0 if released else session.remaining(session.budget.kind)
 
         def eigenpairs(graph, share, project, ones_first):
             if released:

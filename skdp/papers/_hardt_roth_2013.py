@@ -125,7 +125,7 @@ class PowerDeflation(Published):
         for i in range(k):
             failed = failed or not self._run(session, ask, vectors, values, i, step)
             if failed:
-                session.forfeit(length)
+                session.charge_skipped(length)
             else:
                 v, before = vectors[i], vectors[:i].T @ (values[:i] * (vectors[:i] @ vectors[i]))
                 values[i] = ask.length(v, before, share=length).value
@@ -137,10 +137,10 @@ class PowerDeflation(Published):
         x = session.random_signs((n, 1))[:, 0] / math.sqrt(n)
         for t in range(self.n_iter):
             if np.max(x * x) > limit:
-                session.forfeit(share * (self.n_iter - t))
+                session.charge_skipped(share * (self.n_iter - t))
                 # Runs that are left out are paid, too: what is spent must not tell of them.
                 if left := self.n_components - i - 1:
-                    session.forfeit(share * self.n_iter * left)
+                    session.charge_skipped(share * self.n_iter * left)
                 return False
             removed = vectors[:i].T @ (values[:i] * (vectors[:i] @ x))
             x = ask.right(x[:, None], share=share).value[:, 0] - removed

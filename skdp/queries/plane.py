@@ -1,7 +1,8 @@
 """Histograms and moments of rows projected on a public plane; the unit is a row with its class.
 
-Notation: s is the pair of coordinates of a row, w = (s - center)/half its position in a public
-frame and K the number of public classes. A row that is not finite, or of no class, adds nothing.
+Notation: s is the pair of coordinates of a row, w = (s - center)/half_width its position in a
+public frame and K the number of public classes. A row that is not finite, or of no class, adds
+nothing.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ SQUARE = math.sqrt(2.0)  # weight of squares of w in a joint release; COUNT_WEIG
 
 
 class Frame(NamedTuple):
-    """A public window of the plane: |s - center| <= half, axis by axis."""
+    """A public window of the plane: |s - center| <= half_width, axis by axis."""
 
     center: FloatArray
-    half: FloatArray
+    half_width: FloatArray
 
     def __call__(self, s: FloatArray) -> FloatArray:
         """Return the positions w of coordinates in this frame, clipped to a very large range."""
-        half = np.maximum(self.half, np.finfo(np.float64).tiny)  # no 0/0
+        half = np.maximum(self.half_width, np.finfo(np.float64).tiny)  # no 0/0
         return np.asarray(np.clip((s - self.center) / half, -LARGEST, LARGEST))
 
 

@@ -424,7 +424,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         coefficients = coefficients / units.size[:, None]
         intercepts = intercepts - units.center @ coefficients
         cut = released.choose(coefficients, intercepts)
-        session.forfeit_rest()  # what is spent must not reveal that targets were not located
+        session.charge_unused()  # what is spent must not reveal that targets were not located
         attributes = {"clip_norm_": released.clip_norm, "feature_bounds_": cut.bounds()}
         attributes |= {"center_": units.center, "scale_": units.size}
         return coefficients, intercepts, attributes
@@ -439,7 +439,11 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
 
     def _warn_lost_signal(self, solution):
         """Warn that a regression may be noise, or may have lost much; from released numbers."""
-        seen, lost, classes = solution.seen, float(np.mean(solution.lost)), not self._y_numeric
+        seen, lost, classes = (
+            solution.above_noise,
+            float(np.mean(solution.lost)),
+            not self._y_numeric,
+        )
         if seen.all() and lost <= _LOST_VARIANCE:
             return
         said = f"may miss up to {min(lost, 1.0):.0%} of the variance that a linear model explains"

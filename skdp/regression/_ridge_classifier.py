@@ -237,7 +237,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
             # Noise scores are less accurate than the label of more than half of the records.
             none = np.zeros_like(solution.coefficients)
             return solution._replace(coefficients=none, intercepts=released.target_mean)
-        if solution.seen.all() and released.noise:
+        if solution.above_noise.all() and released.noise:
             self._warn_one_class(found, shares, right_labels(released, found, solution, weights))
         return solution
 

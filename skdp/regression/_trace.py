@@ -235,7 +235,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         # Row and column biases are fitted for CSR rows only, the form of single entries.
         means = self.fit_biases and self.fit_intercept and sparse and min(shape) > 1
         attributes = self._descend(ask, query, n, design, shares, unit_noise, centre, means)
-        unspent = 0.0 if session.budget.exact else session.left()
+        unspent = 0.0 if session.budget.exact else session.remaining()
         # If no matrix is fitted, only the mean of y is predicted: the unspent budget improves it.
         if unspent > shares.get("center", math.inf) and not attributes["coef_"].any():
             centre = _trace_steps.release_center(self, session, placed, unspent, n, far=True)
@@ -243,7 +243,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             attributes["prediction_bounds_"] = np.full(2, centre.value)
         if not centre.found:
             attributes["failure"] = "could not find the scale of the targets"
-        session.forfeit_rest()
+        session.charge_unused()
         return attributes | {
             "rank_": len(attributes["singular_values_"]),
             "n_samples_": round(n),

@@ -128,7 +128,7 @@ class Solution(NamedTuple):
         One column for each target.
     intercepts : array of shape (q,)
         What is predicted at 0.
-    seen : array of bool, shape (q,)
+    above_noise : array of bool, shape (q,)
         Whether the released moments show more of a target than noise and chance would.
     likely : array of bool, shape (q,)
         Whether a signal is likelier than none.
@@ -144,7 +144,7 @@ class Solution(NamedTuple):
 
     coefficients: FloatArray
     intercepts: FloatArray
-    seen: NDArray[np.bool_]
+    above_noise: NDArray[np.bool_]
     likely: NDArray[np.bool_]
     lost: FloatArray
     traces: FloatArray

@@ -443,7 +443,7 @@ def pooled_model(
         square -= equations.target_mean**2
     solution = solve_normal_equations(equations._replace(square=square), 0.0)
     # A model of which noise hides more than this predicts new users no better than a constant does.
-    shown = solution.seen & (solution.lost <= 0.8)
+    shown = solution.above_noise & (solution.lost <= 0.8)
     coef, level = solution.coefficients * weight[:, None], solution.intercepts + unit.center
     return GlobalModel(coef, level, found=bool(shown.all()))
 

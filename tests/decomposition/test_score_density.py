@@ -140,7 +140,7 @@ def test_exact_moments_give_exact_shapes(rng):
     frame = Frame(np.array([5.0, -1.0]), np.array([2.0, 10.0]))
     shapes = class_shapes(np.concatenate([sums_of(g) for g in groups]), 0.0, frame)
     for i, places in enumerate(groups):
-        rows = frame.center + frame.half * places
+        rows = frame.center + frame.half_width * places
         np.testing.assert_allclose(shapes["means_"][i], rows.mean(axis=0))
         np.testing.assert_allclose(shapes["covariances_"][i], np.cov(rows.T, bias=True), rtol=1e-9)
     np.testing.assert_allclose(shapes["class_counts_"], [50, 9])

@@ -121,8 +121,8 @@ def test_parts_have_their_law():
 def test_the_rest_can_be_given_up():
     gate = session()
     distribute(gate, Bound("sum", (), 1.0), 0.25, AggregationConfig(3))
-    gate.forfeit_rest()
-    gate.forfeit_rest()
+    gate.charge_unused()
+    gate.charge_unused()
     assert len(gate.ledger) == 2
     assert gate.spent().epsilon == 1.0
     assert gate.spent().mu == pytest.approx(gate.budget.mu, rel=1e-12)

@@ -555,7 +555,9 @@ def test_what_has_no_federated_fit_is_refused(call, message):
     refuses(ValueError, message, call)
 
 
-@pytest.mark.parametrize("verb", ["grant", "release", "accumulate", "choose", "pay", "forfeit"])
+@pytest.mark.parametrize(
+    "verb", ["grant", "release", "accumulate", "choose", "pay", "charge_skipped"]
+)
 def test_the_server_releases_nothing_without_its_clients(verb):
     """A grant opened by the server alone would be a release of no rows, with a receipt."""
     session = FederatedSession(new_session(), lambda *_: None, CONFIG, 4)

@@ -35,7 +35,7 @@ def exact(query, name, public):
 
 def at(place):
     """A row whose place in the frame is given."""
-    return CENTER + np.linalg.pinv(AXES) @ (FRAME.center + FRAME.half * np.asarray(place))
+    return CENTER + np.linalg.pinv(AXES) @ (FRAME.center + FRAME.half_width * np.asarray(place))
 
 
 def hostile_rows(rng):

@@ -107,7 +107,7 @@ def test_noise_alone_gives_nothing(flat):
         _, noisy, _ = problem(0, 20, 1.0, seed)
         found, length = solve_normal_equations(noisy, 1.0, flat=flat), np.linalg.norm(noisy.cross)
         assert np.linalg.norm(found.coefficients) < (length / math.sqrt(40) if flat else 1.0)
-        assert not found.seen.any()
+        assert not found.above_noise.any()
 
 
 @pytest.mark.parametrize("unit", [1e-200, 1.0, 1e200])
@@ -214,7 +214,7 @@ def test_what_products_have_by_chance_is_no_evidence(case):
     for _ in range(40):
         X, y = rng.standard_normal((200, 30)), rng.standard_normal((200, 1))
         moments = released(X, y + slope * X[:, :1] + far, 2.0 + 38 * far, rng)
-        seen += solve_normal_equations(moments._replace(square=square), 1.0).seen.all()
+        seen += solve_normal_equations(moments._replace(square=square), 1.0).above_noise.all()
     assert few <= seen <= most
 
 
@@ -357,7 +357,9 @@ def test_labels_start_from_what_directions_were_made_of():
     A, N, P = np.random.default_rng(0).standard_normal((3, 4, 4))
     moments = NormalEquations(A + A.T, 2 * P + N, *np.zeros((2, 4)), 1.4, np.ones(4), directions=P)
     found = solve_normal_equations(moments, 1.0, flat=True)
-    assert found.seen.all() and np.corrcoef(found.coefficients.ravel(), P.ravel())[0, 1] > 0.95
+    assert (
+        found.above_noise.all() and np.corrcoef(found.coefficients.ravel(), P.ravel())[0, 1] > 0.95
+    )
 
 
 def test_squares_about_a_mean_have_its_noise_too():

@@ -396,7 +396,7 @@ class PrivacySession:
         return exact
 
     # -- paying, before any data is touched ------------------------------------------------
-    def left(self, kind: str = "gaussian") -> float:
+    def remaining(self, kind: str = "gaussian") -> float:
         """Return the share of a budget that is left."""
         return 1.0 - self.shares[kind]
 
@@ -404,7 +404,7 @@ class PrivacySession:
         self, bound: bounds.Bound, share: float, kind: str = "gaussian", draws: int = 1
     ) -> float:
         """Return the share, lowered to what is left if rounding made it larger; else raise."""
-        left = self.left(kind)
+        left = self.remaining(kind)
         if not 0 < share <= left + NEGLIGIBLE:
             raise BudgetExceededError(
                 f"{bound.name!r} needs {share:.3g} of the {kind} budget, and {left:.3g} is left."
@@ -424,7 +424,7 @@ class PrivacySession:
 
     def pay(self, line: LedgerEntry, share: float, kind: str = "gaussian", draws: int = 0) -> None:
         """Charge an affordable share and a number of draws, and write the ledger line."""
-        if not 0 < share <= self.left(kind):
+        if not 0 < share <= self.remaining(kind):
             raise PrivacyError(f"{line.name!r} pays a share that is not left")
         self.shares[kind] += share
         self.draws += draws
@@ -493,7 +493,7 @@ class PrivacySession:
             self.pay(LedgerEntry(*line, Loss(kind, epsilon)), share, kind)
         return grant
 
-    def forfeit(self, share: float) -> None:
+    def charge_skipped(self, share: float) -> None:
         """Pay a share and release nothing for it.
 
         A solver that stops early because of what was released must still pay for the releases that
@@ -508,11 +508,11 @@ class PrivacySession:
             )
             self.pay(line, share, kind)
 
-    def forfeit_rest(self) -> None:
+    def charge_unused(self) -> None:
         """Pay all that is left, so that the receipt always states the whole budget."""
-        left = self.left(self.budget.kind)
+        left = self.remaining(self.budget.kind)
         if left > NEGLIGIBLE and not self.budget.exact:
-            self.forfeit(left)
+            self.charge_skipped(left)
 
     def leave_open(self, delta: float) -> None:
         """Allow a pure session to decide, after its first releases, whether to use a delta.

@@ -437,7 +437,7 @@ def _owed(session: PrivacySession) -> Losses:
     """Return the losses that a session was granted so far, and all that it may still be granted."""
     granted = [entry.loss for entry in session.ledger]
     rest = {"gaussian": session.budget.mu, "pure": session.budget.pure_epsilon}
-    left = {kind: share for kind in rest if (share := session.left(kind)) > NEGLIGIBLE}
+    left = {kind: share for kind in rest if (share := session.remaining(kind)) > NEGLIGIBLE}
     if session.open or not granted:
         return session.open or planned(session.budget)
     more = [Loss(k, rest[k] * (math.sqrt(s) if k == "gaussian" else s)) for k, s in left.items()]

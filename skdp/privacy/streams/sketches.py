@@ -227,7 +227,7 @@ def _losses(
     session: PrivacySession, bounds: Sequence[Bound], shares: Sequence[float]
 ) -> list[Loss]:
     """Check the budget and calibrate: one loss for each bound."""
-    budget, left = session.budget, session.left()
+    budget, left = session.budget, session.remaining()
     if budget.pure:
         raise PrivacyError("updates and sketches have no pure differential privacy; use delta > 0")
     if budget.copies > 1:

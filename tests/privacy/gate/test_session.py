@@ -249,11 +249,11 @@ def test_what_is_left_out_is_paid_all_the_same(delta, kind):
     gate = session(delta=delta)
     for share in (0.25, 0.15):
         gate.release(constant(VECTOR), share)
-    gate.forfeit(0.5)
-    gate.forfeit_rest()
+    gate.charge_skipped(0.5)
+    gate.charge_unused()
     assert gate.spent().epsilon == pytest.approx(1.0, rel=1e-6)
     assert gate.spent().delta == delta and {entry.loss.kind for entry in gate.ledger} == {kind}
-    refuses(BudgetExceededError, None, gate.forfeit, 0.1)
+    refuses(BudgetExceededError, None, gate.charge_skipped, 0.1)
 
 
 def test_first_answers_may_take_a_delta():
@@ -266,7 +266,9 @@ def test_first_answers_may_take_a_delta():
             refuses(PrivacyError, "has spent nothing", late.leave_open, 1e-6)
         assert gate.spent().losses == (("pure", 1.0), ("delta", 1e-6))  # of all that may follow
         gate.take_delta()
-        assert gate.left("pure") == 0 and np.array_equal(grant.draw(), drawn)  # it stays Laplace
+        assert gate.remaining("pure") == 0 and np.array_equal(
+            grant.draw(), drawn
+        )  # it stays Laplace
         gate.release(constant(VECTOR), 1.0)
         spent, either = gate.spent(), ([gate.ledger[1].loss], [Loss("pure", 1.0 - first)])
         assert (spent.epsilon, spent.delta, spent.epsilon_at(1e-6)) == (1.0, 1e-6, 1.0)
@@ -280,7 +282,7 @@ def test_first_answers_may_take_a_delta():
         less.leave_open(1e-6)
         less.grant(VECTOR, first / 2)
         less.take_delta(most=first)  # another way would have spent as much as this one
-        assert (less.budget.mu, less.left("pure")) == (gate.budget.mu, 0)
+        assert (less.budget.mu, less.remaining("pure")) == (gate.budget.mu, 0)
 
 
 @pytest.mark.parametrize("delta", [1e-9, 1e-6])
@@ -400,7 +402,7 @@ def test_a_grant_is_opened_in_the_process_that_paid():
     stream = paid_stream(gate, VECTOR, 0.1, 4)
     acts = (
         lambda: gate.release(constant(VECTOR), 0.5), lambda: gate.grant(VECTOR, 0.1),
-        lambda: gate.forfeit(0.1), lambda: gate.charge_draws(1),
+        lambda: gate.charge_skipped(0.1), lambda: gate.charge_draws(1),
         lambda: grant.open(constant(VECTOR).answer), lambda: state.add(constant(VECTOR).answer),
         state.open, stream.open,
     )  # fmt: skip

@@ -548,7 +548,7 @@ def test_a_release_of_cells_is_charged_and_unbiased(moved):
     (line,) = gate.ledger
     assert line.mechanism == "randomised response"
     assert tuple(line.loss) == ("pure", 1.5)
-    assert gate.spent().epsilon == 1.5 and gate.left("pure") == 0.5
+    assert gate.spent().epsilon == 1.5 and gate.remaining("pure") == 0.5
     p = noise.chance_of_flip(noise.flip_rate(1.5 / moved))
     assert answer.noise_scale == noise.unbiased_deviation(p)
     assert sp.issparse(answer.value)

@@ -56,7 +56,7 @@ def test_goes_on_where_it_was(kind, epsilon, tmp_path):
         assert now == then and then[3] > 0
         assert (group.acts, group.steps, group.notes) == (2 * i + 3, i + 1, {"n": i})
     refuses(PrivacyError, "all 9 releases", group.open)
-    refuses(PrivacyError, "of the gaussian budget", group.session.forfeit, 0.1)
+    refuses(PrivacyError, "of the gaussian budget", group.session.charge_skipped, 0.1)
 
 
 @pytest.mark.parametrize("asked", [True, False])

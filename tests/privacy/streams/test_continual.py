@@ -265,7 +265,7 @@ def test_one_ledger_line_pays_for_the_horizon(kind):
 
 def test_no_stream_beyond_the_budget():
     session = new_session()
-    session.forfeit(1.0)
+    session.charge_skipped(1.0)
     refuses(BudgetExceededError, None, new_stream, session=session)
     with pytest.raises(BudgetExceededError, match="more noise"):  # all releases' draws are counted
         new_stream("tree", 2**30, shape=(2**7,))
