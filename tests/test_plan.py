@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import skew
 from sklearn.base import clone
 from sklearn.cluster import KMeans
-from sklearn.linear_model import LinearRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.metrics import accuracy_score, adjusted_rand_score, r2_score
 
 import skdp
@@ -21,6 +21,7 @@ from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.ledger.routes import on_made_data
 from skdp.privacy.noise import words
 from skdp.recommend import DPRecommender
+from skdp.regression._plans import linear_classes
 from skdp.theory import _made, _plan
 from skdp.theory._plan import thinned_budget
 from tools.outcomes import messages_of
@@ -297,11 +298,11 @@ COMPARED = {
     ),
     "ridge, small budget": lambda: of_table(skdp.DPRidge(epsilon=0.5), 3000, 8),
     "ridge classifier": lambda: of_table(
-        skdp.DPRidgeClassifier(classes=[0, 1], epsilon=0.4), 2000, 8
+        skdp.DPRidgeClassifier(classes=[0, 1], epsilon=0.25), 2000, 8
     ),
     "trace": lambda: of_matrix(skdp.DPTraceRegressor(1, epsilon=0.8), 2000, (20, 15)),
     "users": lambda: of_users(skdp.DPPersonalizedRegressor(2), 300, 10, 8),
-    "user classes": lambda: of_users(skdp.DPPersonalizedClassifier(1, epsilon=0.3), 400, 10, 10),
+    "user classes": lambda: of_users(skdp.DPPersonalizedClassifier(1, epsilon=0.2), 400, 10, 10),
     "graph": lambda: of_graph(skdp.DPSpectralEmbedding(1, epsilon=1.2), 400),
     "scaler": lambda: of_columns(DPStandardScaler(epsilon=0.5), 2000, 10),
     "factors": lambda: of_factors(skdp.DPLowRankFactorizer(2), (100, 60), 400.0),
@@ -360,6 +361,14 @@ def test_personal_plans_have_values_where_fits_work():
     assert all(math.isfinite(value) for value in (plan.error, plan.score, plan.best))
 
 
+@pytest.mark.parametrize("facts", [{"levels": 0, "noise": 9}, {"levels": 30, "noise": 2}])
+def test_personal_plans_explain_what_is_stated(facts):
+    """Slopes have 1, levels what is stated; the rest of the variance is noise."""
+    plan = skdp.DPPersonalizedRegressor(2, epsilon=math.inf).plan(300, 3, n_rows=60, **facts)
+    explained = (1 + facts["levels"]) / (1 + facts["levels"] + facts["noise"])
+    assert plan.best == pytest.approx(explained, abs=0.06)
+
+
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_rows_without_entries_have_a_plan():
     plan = skdp.DPRidgeClassifier(classes=[0, 1]).plan(100, 20, nnz=1)
@@ -375,7 +384,8 @@ MESSAGES = [
     (skdp.DPPCA(1), (10, 5), {"signal": 0.1}, "fraction in the range"),
     (skdp.DPPCA(1), (10, 2), {"signal": 0.7, "spectrum": [1, 2]}, "not both"),
     (skdp.DPPCA(1), (10, 2), {"spectrum": [1, -2]}, "'spectrum'"),
-    (skdp.DPPersonalizedClassifier(), (10, 9), {"signal": 0}, SIGNAL),
+    (skdp.DPPersonalizedClassifier(), (10, 9), {"levels": [1, 2]}, "'levels' must be a number"),
+    (skdp.DPPersonalizedRegressor(), (10, 9), {"noise": math.nan}, "'noise' must be a number"),
     (skdp.DPRidge(), (10, 5), {"signal": 2.0}, SIGNAL),
     (DPStandardScaler(), (10, 5), {"signal": 2.0}, SIGNAL),
     (skdp.DPRidgeClassifier(), (10, 5), {"signal": 2.0}, SIGNAL),
@@ -421,11 +431,25 @@ def test_bounds_by_column_name_need_no_columns():
 
 def test_made_rows_have_the_stated_facts():
     rng, shares = np.random.default_rng(0), np.array([0.5, 0.3, 0.15, 0.05])
-    X, labels = _made.parted(rng, _made.made_rows(rng, 20_000, shares), np.array([7, 3]), 0.4)
+    X = _made.made_rows(rng, 20_000, shares)
     assert np.linalg.eigvalsh(np.cov(X.T))[::-1] == pytest.approx(shares, rel=0.05)
-    assert np.mean(labels) == pytest.approx(0.3, abs=0.02)
-    assert LinearRegression().fit(X, labels).score(X, labels) == pytest.approx(0.4, abs=0.02)
     assert skew(_made.skewed(rng, X, [0, -0.5, 1, 2])) == pytest.approx([0, 0.5, 1, 2], abs=0.2)
+
+
+@pytest.mark.parametrize(("priors", "share"), [([7, 3], 0.4), ([97, 1, 2], 0.05), ([1, 1, 1], 0.2)])
+def test_made_classes_have_the_stated_facts(priors, share):
+    """Where rows are skewed too; beyond what scores can explain, classes are separable."""
+    rng = np.random.default_rng(0)
+    X = _made.skewed(rng, _made.made_rows(rng, 2000, np.full(5, 0.2)), 3.0)
+    labels = linear_classes(rng, X, np.array(priors), share)
+    ones = np.eye(len(priors))[labels]
+    assert np.bincount(labels) / 2000 == pytest.approx(np.array(priors) / sum(priors), abs=1e-3)
+    found = r2_score(
+        ones, LinearRegression().fit(X, ones).predict(X), multioutput="variance_weighted"
+    )
+    assert found == pytest.approx(share, abs=0.03)
+    most = linear_classes(rng, X, np.array([1, 1]), 1.0)
+    assert LogisticRegression(C=1e6).fit(X, most).score(X, most) > 0.99
 
 
 @pytest.mark.parametrize(("n", "d"), [(1000, 6), (40, 60)])

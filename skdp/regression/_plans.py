@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.metrics import accuracy_score, r2_score
+from sklearn.preprocessing import scale
 
 from skdp._limits import BLOCK
 from skdp._validation import check_classes, check_range
@@ -20,23 +21,21 @@ from skdp.theory import PlanData, PlansMixin, _made
 from skdp.theory._plan import check_share, fit_rows, histories_of, rows_of
 
 
-def made_records(estimator, rng, n, d, spectrum, skew, nnz, priors=None, signal=0.0):
-    """Return (rows as a regression takes them, what they are, classes of dense ones)."""
+def made_records(estimator, rng, n, d, spectrum, skew, nnz):
+    """Return (rows as a regression takes them, what they are)."""
     rows, clip = rows_of(n, d), estimator.clip_norm
     given = not isinstance(clip, str) and math.isfinite(clip)
     if nnz is not None:
         rows, ones = histories_of(n, nnz)
         X = _made.made_histories(rng, rows, d, ones)
         X = _made.of_length(X, clip) if given else X
-        return X, f"{rows} sparse rows with {nnz / n:.3g} ones each, of popular columns", None
-    X, labels = _made.made_rows(rng, rows, _made.shares_of(d, 1, None, spectrum)), None
-    if priors is not None:
-        X, labels = _made.parted(rng, X, priors, signal)
+        return X, f"{rows} sparse rows with {nnz / n:.3g} ones each, of popular columns"
+    X = _made.made_rows(rng, rows, _made.shares_of(d, 1, None, spectrum))
     X = _made.fill_bounds(estimator, _made.skewed(rng, X, skew))
     if estimator.bounds is None:
         offset = rng.standard_normal(d) * X.std(axis=0) * estimator.fit_intercept
         X = X * clip if given else X + offset
-    return X, f"{rows} skewed rows, scaled to 'bounds' if given, otherwise not centred", labels
+    return X, f"{rows} skewed rows, scaled to 'bounds' if given, otherwise not centred"
 
 
 def _quality(of, model, X, y, **who):
@@ -55,7 +54,7 @@ class RidgePlans(PlansMixin):
 
     def _made(self, rng, n, d, n_targets=1, signal=0.5, spectrum=None, skew=None, nnz=None):
         signal = check_share(signal)
-        X, said, _ = made_records(self, rng, n, d, spectrum, skew, nnz)
+        X, said = made_records(self, rng, n, d, spectrum, skew, nnz)
         y = linear_targets(rng, X, n_targets, signal)
         away = rng.standard_normal(n_targets) * self.fit_intercept
         y = in_target_bounds(self, y, away)
@@ -84,9 +83,14 @@ class RidgeClassifierPlans(PlansMixin):
         priors = _made.check_numbers("priors", priors, len(names), "shares of classes")
         usual = 0.5 if nnz is None else 0.9
         signal = check_share(usual if signal is None else signal)
-        X, said, labels = made_records(self, rng, n, d, spectrum, skew, nnz, priors, signal)
-        between = f"{len(names)} classes; a linear model explains {signal:g} of their variance"
-        if labels is None:
+        X, said = made_records(self, rng, n, d, spectrum, skew, nnz)
+        if nnz is None:
+            labels = linear_classes(rng, scale(X), priors, signal)
+            between = (
+                f"{len(names)} classes; linear scores explain {signal:g} of their variance, or "
+            )
+            between += "the largest part that they can"
+        else:
             # Classes of texts follow topics: the leading directions, not all rare columns equally.
             k = min(len(names), min(X.shape) - 1)
             leading = leading_triplets(X, k, np.ones(min(X.shape)))[2].T
@@ -116,28 +120,55 @@ def linear_targets(rng: Any, X: Any, q: int, signal: float) -> Any:
     return math.sqrt(signal) * f + math.sqrt(1 - signal) * rng.standard_normal(f.shape)
 
 
+def linear_classes(rng: Any, Z: Any, priors: Any, signal: float) -> Any:
+    """Return classes of which linear scores of centred rows explain a share, or what they can.
+
+    Rows with the largest of noisy scores have a class, so that rows far out are as clear as in real
+    tables: fits to classes that differ in their means alone lose too little.
+    """
+    linear, noise = (linear_targets(rng, Z, len(priors), part) for part in (1.0, 0.0))
+    basis = np.linalg.qr(linear)[0]
+    *rare, largest = np.argsort(priors)
+    counts = np.rint(len(Z) * priors / priors.sum()).astype(int)
+
+    def classes(part):
+        scores = math.sqrt(part) * linear + math.sqrt(1 - part) * noise
+        labels = np.full(len(Z), largest)
+        for c in rare:
+            free = np.where(labels == largest, scores[:, c], -math.inf)
+            labels[np.argsort(-free)[: counts[c]]] = c
+        return labels
+
+    def explained(part):
+        ones = scale(np.eye(len(priors))[classes(part)], with_std=False)
+        return float(np.sum((basis.T @ ones) ** 2) / max(np.sum(ones**2), 1e-300))
+
+    return classes(_made.exponent(explained, signal, 1.0))
+
+
 class PersonalPlans(PlansMixin):
     """Plans of personal models; samples are users.
 
-    Facts: `n_rows` (of each user), `signal` (share of the square of what users' coefficients differ
-    by that lies in the shared subspace), `noise` (variance of the noise of y, in units of what
-    coefficients explain). Half of what these explain is common, and levels of users vary twice as
-    much: in real panels, most of what can be learnt is in both.
+    Facts: `n_rows` (of each user), `noise` and `levels` (variances of the noise of y, and of users'
+    levels, in units of what coefficients explain within users). Half of what these explain is
+    common; users differ by the rest in a subspace.
     """
 
-    def _made(self, rng, n, d, n_rows=20, signal=1.0, noise=0.25):
-        signal = check_share(signal)
+    def _made(self, rng, n, d, n_rows=20, noise=0.25, levels=2.0):
+        for name, size in (("noise", noise), ("levels", levels)):
+            if np.ndim(size) or not 0 <= size < math.inf:
+                raise ValueError(f"'{name}' must be a number of at least 0. Got {size!r} instead.")
+        levels *= self.fit_intercept
         users = rows_of(n, d * n_rows)
         k = min(d, 2 if self.n_components == "auto" else self.n_components)
         U = np.linalg.qr(rng.standard_normal((d, k)))[0]
-        coef = math.sqrt((1 - signal) / d) * rng.standard_normal((users, d))
-        coef += math.sqrt(signal / k) * rng.standard_normal((users, k)) @ U.T
+        coef = rng.standard_normal((users, k)) @ U.T / math.sqrt(k)
         coef = math.sqrt(0.5) * (coef + rng.standard_normal(d) / math.sqrt(d))
-        levels = math.sqrt(2.0) * rng.standard_normal(users) * self.fit_intercept
-        tasks, fresh = (self._made_tasks(rng, coef, levels, n_rows, noise) for _ in range(2))
+        own = math.sqrt(levels) * rng.standard_normal(users)
+        tasks, fresh = (self._made_tasks(rng, coef, own, n_rows, noise) for _ in range(2))
         said = f"{users} users of {n_rows} rows; half of their squared coefficients is common, and "
-        said += f"{signal:.0%} of the rest lie in {k} shared dimensions; of the variance that they "
-        said += f"explain, noise has {noise:g} and users' levels have {2 * self.fit_intercept}"
+        said += f"the rest lies in {k} shared dimensions; in units of the variance that they "
+        said += f"explain, noise has {noise:g} and users' levels have {levels:g}"
         of, trivial = (r2_score, 0.0) if self._y_numeric else (accuracy_score, 0.5)
         score = partial(_quality, of, **fresh)
         fit = methodcaller("fit", **tasks)
@@ -151,8 +182,7 @@ class PersonalPlans(PlansMixin):
         if not self._y_numeric:
             names = np.arange(2) if self.classes is None else check_classes(self)
             return {"X": X, "y": np.asarray(names)[(y > 0).astype(int)], "groups": groups}
-        size = math.sqrt(1 + 2 * self.fit_intercept + noise)
-        return {"X": X, "y": in_target_bounds(self, y / size), "groups": groups}
+        return {"X": X, "y": in_target_bounds(self, y / max(y.std(), 1e-300)), "groups": groups}
 
     @property
     def _measure(self):

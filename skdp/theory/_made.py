@@ -128,22 +128,6 @@ def skewed_rows(
     return np.asarray(change @ Y if wide else Y @ change)
 
 
-def parted(rng: np.random.Generator, X: FloatArray, priors: FloatArray, signal: float) -> Any:
-    """Move rows apart by classes, with the same spectrum: `signal` of these is linear in the rows.
-
-    Return the rows and their classes. Scores along directions are moved apart so far that they
-    explain the contrasts of the classes in proportion to their variances, and are made orthonormal
-    again.
-    """
-    labels = rng.choice(len(priors), len(X), p=priors / priors.sum())
-    contrasts = np.linalg.qr(scale(np.eye(len(priors))[labels], with_std=False))[0][:, :-1]
-    scores, values, V = np.linalg.svd(X, full_matrices=False)
-    signs = rng.choice([-1.0, 1.0], (contrasts.shape[1], len(values)))
-    far = math.sqrt(signal / max(1 - signal, 1e-3)) * values / max(np.linalg.norm(values), 1e-300)
-    left, _, right = np.linalg.svd(scores + contrasts @ signs * far, full_matrices=False)
-    return (left @ right * values) @ V, labels
-
-
 def made_histories(
     rng: np.random.Generator, n: int, d: int, nnz: int, tail: float = TAIL, *, apart: bool = False
 ) -> Any:
