@@ -31,7 +31,7 @@ from skdp.solvers.linalg import orthonormal
 _NO_MOMENTS = ("clip_norm", "start")
 
 
-def default_shares(d, centers, n_is_public, clip_norm, starts=False):
+def default_shares(d, centers, n_is_public, starts=False):
     """Shares of the releases, from public sizes; `starts` says whether a centre is learnt first."""
     if d > MOST_DENSE:
         shares = {"sketch": 0.9, "total_variance": 0.01, "count": 0.01}
@@ -40,9 +40,7 @@ def default_shares(d, centers, n_is_public, clip_norm, starts=False):
         shares = {"moment": 1.0} if centers else {"gram": 0.99, "count": 0.01}
     if n_is_public:
         shares.pop("count", None)
-    if clip_norm == "auto":
-        return _base.with_learnt(shares, {"clip_norm": 0.07} | ({"start": 0.25} if starts else {}))
-    return shares
+    return _base.with_learnt(shares, {"clip_norm": 0.07} | ({"start": 0.25} if starts else {}))
 
 
 def with_rest(shares, left):
@@ -157,10 +155,10 @@ class DPIncrementalPCA(
         Probability that the bound fails; well below one over the number of rows.
     clip_norm : float or "auto", default="auto"
         Largest norm of a row, after a public `center` is subtracted. `fit` treats it as `DPPCA`
-        does. `partial_fit`: "auto" spends 7% of the budget on the median norm of the first batch; a
-        warning says if it was not found. With ``center="private"`` and rows far from 0 (dense, or
-        of up to 100 columns), up to 25% more find their centre, about which all later rows are
-        clipped. A number costs no budget.
+        does. `partial_fit` spends 7% of the budget on about the median norm of the first batch.
+        With ``center="private"`` and rows far from 0 (dense, or of up to 100 columns), up to 25%
+        more find their centre, about which all later rows are clipped. A number is an upper bound;
+        with "auto", a warning says if no norm was found.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" the size of each batch
         is public.
@@ -219,7 +217,8 @@ class DPIncrementalPCA(
     batch_size_ : int
         `batch_size`, or five times the number of features.
     clip_norm_ : float
-        The clip norm that was used: given, or released (about the centre of the first batch).
+        The clip norm that was used (about the centre of the first batch): released, and at most the
+        given one.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -433,7 +432,7 @@ class DPIncrementalPCA(
         center = _base.check_center(self.center, d)
         centers = center is None and self.center == "private"
         starts = centers and not _base.stays_sparse(X)
-        shares = default_shares(d, centers, public, self.clip_norm, starts)
+        shares = default_shares(d, centers, public, starts)
         shares = _validation.check_split(self, shares)
         query = self._unit_query(X)
         ask = session.ask(query if center is None else query.centered(center))
@@ -455,7 +454,7 @@ class DPIncrementalPCA(
     def _start(self, session, ask, shares, d, n):
         """Learn the centre of the first rows and a clip norm about it; return what is left, too."""
         level = {"d": d, "level": _base.SPECTRUM_LEVEL}
-        clip_norm = _base.row_clip_norm(self, session, ask, shares.get("clip_norm", 0.0), **level)
+        clip_norm = _base.row_clip_norm(self, session, ask, shares["clip_norm"], **level)
         if "start" not in shares or session.budget.exact:
             return None, clip_norm, 0.0
         parts = {"count": 0.1, "center": 0.4, "center_search": 0.5}
