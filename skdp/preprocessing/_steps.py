@@ -531,7 +531,7 @@ class DPStandardScaler(
     def _default_shares(self):
         if self._learns_bounds():
             return {"columns": 0.45, "moments": 0.55}
-        return {"columns": 0.4, "moments": 0.4, "bounds": 0.2}
+        return {"columns": 0.4, "moments": 0.5, "bounds": 0.1}
 
     def _learnt_range(self, session, ask, d, shares, n):
         """Return centre and half-width of each column, and what was found."""

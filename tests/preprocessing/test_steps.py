@@ -222,6 +222,12 @@ def test_public_bounds_far_too_wide_cost_little(wide):
     np.testing.assert_array_equal(scaler.feature_bounds_, (low, high))
 
 
+def test_moments_within_public_bounds_have_about_the_budget_of_those_within_learnt_ones():
+    """Bounds far too wide save nothing, so what they are tried for must cost little."""
+    public, learnt = (DPStandardScaler(bounds=b)._default_shares() for b in ((-1, 1), "auto"))
+    assert public["moments"] > 0.9 * learnt["moments"]
+
+
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("bounds", [(0.0, 1e-60), (1e16, 1e16 + 4), (-4.0, 4.0)])
 @pytest.mark.parametrize("place", [0.25, 1.0, 1e3])
