@@ -6,6 +6,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.utils import get_tags
 
 from skdp import DPTraceRegressor
 from skdp.testing import seeded_entropy
@@ -26,10 +27,13 @@ def cases():
     for case in parametrize_with_dp_checks(ESTIMATORS).args[1]:
         estimator, check = case.values
         if check.func is null_checks.check_null_release:
-            # In the first tier once for each class, and its second half for each of its units.
+            # In the first tier once for each class, and its second half for each of its units, by
+            # each algorithm, of dense and of sparse rows.
             kind = type(estimator), settings_of(estimator).unit
+            sparse = get_tags(estimator).input_tags.sparse
+            way = *kind, getattr(estimator, "algorithm", None), sparse
             marks = pytest.mark.deep if kind[0] in seen else pytest.mark.every_way
-            if kind[0] in seen and kind not in seen:
+            if kind[0] in seen and way not in seen:
                 half = partial(null_checks.check_same_answers, kind[0].__name__)
                 name = case.id.replace("null_release", "same_answers")
                 yield pytest.param(estimator, half, id=name, marks=pytest.mark.every_way)
@@ -37,7 +41,7 @@ def cases():
                 large = partial(null_checks.check_same_answers_at_large_budget, kind[0].__name__)
                 name = case.id.replace("null_release", "same_answers_at_large_budget")
                 yield pytest.param(estimator, large, id=name, marks=pytest.mark.deep)
-            seen.update((kind, kind[0]))
+            seen.update((way, kind, kind[0]))
         else:
             first = type(estimator).__name__ in FIRST_CLASSES and check.func in FIRST_CHECKS
             marks = () if first else pytest.mark.deep

@@ -32,6 +32,18 @@ def test_products_of_rows_do_not_depend_on_other_rows(shape):
     assert np.all(np.abs(whole - X @ V) <= shape[1] * 2.0**-49 * size)
 
 
+@pytest.mark.parametrize("d", [2**6, 2**12])
+def test_products_of_the_longest_rows_do_not_depend_on_an_order(d):
+    """Of norms just below 2**26: their integers cancel, so that the next bits show, of one sign."""
+    most, rng = int(2**GRID_BITS / math.sqrt(d)), np.random.default_rng(0)
+    first, second = np.repeat(rng.integers(most - most // 8, most - 1, (2, 8, d // 2)), 2, axis=2)
+    X = 4 * (first * np.tile([1, -1], d // 2) + rng.uniform(0.49, 0.5, (8, d)))  # powers of 16
+    V, order = second.T + 0.0, rng.permutation(d)
+    whole = row_products(X, V)
+    np.testing.assert_array_equal(row_products(X[:, order], V[order]), whole)
+    np.testing.assert_array_equal(np.vstack([row_products(x[None], V) for x in X]), whole)
+
+
 def test_products_of_halves_are_exact():
     """The worst case: equal signs, rows of the largest norm, and halves in every entry."""
     d = 2**14

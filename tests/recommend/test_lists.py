@@ -198,17 +198,19 @@ def test_missed_items_are_those_of_the_definition(fitted):
 
 
 def test_a_list_that_is_scored_is_made_of_one_row(rng):
-    """Bits of a product depend on the other rows."""
-    asked = []
+    """Bits of a product depend on the other rows, and so might the length of a list."""
+    asked, mixing = [], rng.standard_normal((40, 40))
 
     def scores(rows):
         asked.append(rows.shape[0])
-        return rng.standard_normal(rows.shape)
+        return rows.toarray() @ mixing
 
-    public = SimpleNamespace(list_length=2, scorer=lambda: scores)
+    public = SimpleNamespace(list_length=10, scorer=lambda: scores)
     model = SimpleNamespace(filter_=public, _histories=sp.csr_array)
-    losses = missed_share(model, (rng.random((30, 40)) < 0.5).astype(float))
+    R = (rng.random((30, 40)) < 0.5).astype(float)
+    losses = missed_share(model, R)
     assert losses.shape == (30,) and set(asked) == {1}
+    assert losses.tolist() == [missed_share(model, row[None])[0] for row in R]
 
 
 @pytest.mark.thorough

@@ -173,6 +173,9 @@ def _row_data(estimator, rng):
         told = np.column_stack([(-1.0) ** np.arange(n), S.toarray()[:, 1:]])  # tells of labels
         rows |= {"alternating column": sp.csr_array(told)} | _stored_forms(S.toarray())
         families["csr"] = {name: FitData(M, y) for name, M in rows.items()}
+        if adjacency == "add_remove":
+            for name, kept in (("n + 1 rows", np.arange(n + 1) % n), ("a single row", [0])):
+                families["csr"][name] = FitData(S[kept], None if y is None else y[kept])
     return families
 
 

@@ -1,5 +1,6 @@
 """Worst-case pairs of data sets: where the change that a release claims is reached."""
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 
@@ -14,10 +15,13 @@ from skdp.regression import DPTraceRegressor
 from skdp.regression._linear import LinearBase
 from skdp.regression._personalized_base import PersonalizedBase
 from skdp.testing import record_transcript
-from skdp.testing.audit import FitData, TranscriptReport, as_fit, transcript_audit
+from skdp.testing._transcripts import fresh
+from skdp.testing.audit import FitData, TranscriptReport, transcript_audit
 from skdp.testing.sensitivity import unit_vector
 from tools.data import entry_bounds_of, normal_rows, settings_of, takes_labels
+from tools.outcomes import difference, outcome
 
+_BAD = "a NaN"  # begins the names of pairs in which one has no number, and so adds nothing
 _MANY = 2000
 _HUGE = 1e15  # shifts each step of a search for the clip norm, then is clipped
 _TARGETS = np.array([1.0, -0.5, 2.0])  # of the others
@@ -128,7 +132,7 @@ def _row_pairs(estimator):
         spike, other = _HUGE * np.eye(d)[0], _HUGE * np.eye(d)[min(1, d - 1)]
         flat = np.full(d, _HUGE / math.sqrt(d))
         if not replace:
-            rows = {"a huge row": spike, "a huge flat row": flat, "a NaN row": spike * np.nan}
+            rows = {"a huge row": spike, "a huge flat row": flat, f"{_BAD} row": spike * np.nan}
             for name, row in rows.items():
                 more = np.vstack([base, origin + row])
                 yield name, FitData(base), FitData(more, assume_finite=True)
@@ -334,7 +338,12 @@ def _regression_pairs_of(estimator, clip_norm):
     else:
         y, low, high = rng.standard_normal(n), [-_HUGE], [_HUGE]
     if estimator.adjacency == "add_remove":
-        yield "one record more", _owned(estimator, X, y), _with(estimator, X, y, row, high)
+        fewer, bad = _owned(estimator, X, y), row.copy()
+        yield "one record more", fewer, _with(estimator, X, y, row, high)
+        bad[0], none = np.nan, [99] if takes_labels(estimator) else [np.nan]
+        for name, last in (("entry", (bad, high)), ("target", (row, none))):
+            more = _with(estimator, X, y, *last)
+            yield f"{_BAD} {name}", fewer, more._replace(assume_finite=True)
         return
     for cosine in _COSINES:
         turned = cosine * row + math.sqrt(1 - cosine**2) * other
@@ -411,14 +420,41 @@ def worst_case_pair(estimator) -> tuple[FitData, FitData]:
 def audits(estimator, i=0, parts=1) -> Iterator[tuple[tuple[FitData, FitData], TranscriptReport]]:
     """Yield each pair with its audit; the fit on what several pairs have first is made once.
 
-    Or those of part i of the pairs, of which what has the same base lies together.
+    Or those of part i of the pairs, of which what has the same base lies together. A neighbour gets
+    the answers of the first data set: whatever else can be seen of the two fits must be the same.
+    One that has no number more moves nothing but a count.
     """
-    firsts, pairs = {}, [pair for _, *pair in candidate_pairs(estimator)]
-    run, parts = as_fit(estimator), min(parts, len(pairs))
-    for pair in pairs[i % parts * len(pairs) // parts : (i % parts + 1) * len(pairs) // parts]:
-        X, y, params = pair[0][:3]
-        held = X.shape, *(np.asarray(part).tobytes() for part in (X, y, *params.values()))
-        if held not in firsts:
-            with record_transcript() as firsts[held]:
+    pairs, firsts, template = list(candidate_pairs(estimator)), {}, fresh(estimator)
+    known = [pair for pair in pairs if not pair[0].startswith(_BAD)]
+    parts, seen = min(parts, len(known)), []
+
+    def run(data):
+        seen.append(outcome(copy.copy(template), data))  # a clone takes as long as a small fit
+        if seen[-1].exception:
+            raise AssertionError(seen[-1].exception)
+
+    def audit(name, *pair):
+        (first, reference), told = firsts[_held(pair[0])], f"{type(estimator).__name__}, {name}: "
+        report = transcript_audit(run, pair, first)
+        if found := difference(tuple(reference), tuple(seen.pop())):
+            raise AssertionError(f"{told}at the same answers, private data are seen in {found}")
+        moved = [step for step in report.steps if step.realised and "count" not in step.name]
+        if moved and name.startswith(_BAD):
+            raise AssertionError(f"{told}what is no number adds something: {moved}")
+        return report
+
+    chosen = slice(*(k * len(known) // parts for k in (i % parts, i % parts + 1)))
+    for name, *pair in known[chosen]:
+        if (held := _held(pair[0])) not in firsts:
+            with record_transcript() as first:
                 run(pair[0])
-        yield tuple(pair), transcript_audit(run, pair, firsts[held])
+            firsts[held] = first, seen.pop()
+        yield tuple(pair), audit(name, *pair)
+    for pair in pairs:
+        if pair[0].startswith(_BAD) and _held(pair[1]) in firsts:
+            audit(*pair)
+
+
+def _held(data):
+    """Return what identifies data."""
+    return data.X.shape, *(np.asarray(x).tobytes() for x in (*data[:2], *data.fit_params.values()))

@@ -76,6 +76,7 @@ ESTIMATORS = [
     skdp.DPSpectralEmbedding(normalization="none", adjacency="replace", algorithm="power"),
     skdp.DPSpectralEmbedding(algorithm="power"),
     skdp.DPSpectralEmbedding(1, epsilon=30.0),
+    skdp.DPSpectralEmbedding(1, epsilon=4.0, n_iter=1),
     skdp.DPSpectralEmbedding(privacy_unit="edge_change", unit_bound=2.0),
     skdp.DPSpectralEmbedding(1, privacy_unit="mixed", normalization="none", delta=0.0),
     skdp.DPSpectralEmbedding(
@@ -97,7 +98,9 @@ ESTIMATORS = [
     skdp.DPPersonalizedRegressor(),
     skdp.DPPersonalizedRegressor(1, adjacency="replace"),
     skdp.DPPersonalizedRegressor(1, epsilon=30.0, loss="absolute"),
+    skdp.DPPersonalizedRegressor(1, fit_intercept=False),
     skdp.DPPersonalizedClassifier(classes=[0, 1]),
+    skdp.DPPersonalizedClassifier(classes=[0, 1], fit_intercept=False),
     # At less, few rows leave nothing for the model.
     skdp.DPRidge(epsilon=30.0),
     skdp.DPRidge(bounds=(-3.0, 4.0), target_bounds=(-1.0, 2.0), epsilon=30.0),
@@ -137,6 +140,7 @@ ESTIMATORS = [
     DPStandardScaler(bounds=(-1.0, 2.0)),
     DPStandardScaler(privacy_unit="group", adjacency="replace", bounds=(-1.0, 2.0)),
     DPStandardScaler(bounds=(-1.0, 2.0), adjacency="replace", with_std=False),
+    DPStandardScaler(with_mean=False),
 ]
 
 ADJACENCIES = ["add_remove", "replace"]
