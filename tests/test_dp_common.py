@@ -28,10 +28,11 @@ def cases():
         estimator, check = case.values
         if check.func is null_checks.check_null_release:
             # In the first tier once for each class, and its second half for each of its units, by
-            # each algorithm, of dense and of sparse rows.
+            # each algorithm, so many products, and of dense or sparse rows.
             kind = type(estimator), settings_of(estimator).unit
             sparse = get_tags(estimator).input_tags.sparse
-            way = *kind, getattr(estimator, "algorithm", None), sparse
+            algorithm = [getattr(estimator, name, None) for name in ("algorithm", "n_iter")]
+            way = *kind, *algorithm, sparse
             marks = pytest.mark.deep if kind[0] in seen else pytest.mark.every_way
             if kind[0] in seen and way not in seen:
                 half = partial(null_checks.check_same_answers, kind[0].__name__)
