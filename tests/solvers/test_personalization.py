@@ -122,6 +122,24 @@ def test_pseudo_responses_of_a_user_depend_on_no_other_user(loss, rng):
     assert fits.centred(A)[0].any()
 
 
+def local_results(F, Y):
+    path = fits.RidgePath.of(F)
+    fit = path.fit(Y, 0 * Y, fits.LOSSES["huber"], np.full(len(F), 0.5), math.inf)
+    yield from (*fit, path.coefficients(fit), path.s, fits.unit(F), fits.shrunk_means(Y))
+    yield path.errors(Y, [0.1, 1.0], [0.5, math.inf])
+    yield path.best_dual(Y, shared.PENALTIES, math.inf)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 9])
+def test_fits_of_a_user_depend_on_no_other_user(m, rng):
+    """Neither by the sizes of others, as in what counts as a direction, nor by their number."""
+    F, Y = rng.standard_normal((5, m, 4)), rng.standard_normal((5, m, 1))
+    F *= 10.0 ** np.array([0, 7, -7, 0, 3])[:, None, None]
+    alone = zip(*(local_results(F[[i]], Y[[i]]) for i in range(5)), strict=True)
+    for together, each in zip(local_results(F, Y), alone, strict=True):
+        assert np.array_equal(together, np.concatenate(each))
+
+
 # -- the shared structure --------------------------------------------------------------------------
 
 
