@@ -44,6 +44,8 @@ def test_add_show_history(file, run):
     shown = run("show", file)
     assert shown.index("[patients]") < shown.index("DPPCA") < shown.index("[A & B]")
     assert "[A & B]" not in run("show", file, "--dataset", "patients")
+    for options in (), ("--html",):  # a smaller delta, of what is told alone
+        assert "spent (0.6703, 1e-09)" in run("show", file, "--delta", "1e-9", *options)
     page = run("show", file, "--html")
     assert "<h2>patients</h2><table>" in page and "<h2>A &amp; B</h2>" in page
     head, *lines = run("history", file, "--dataset", "patients").splitlines()
@@ -53,6 +55,8 @@ def test_add_show_history(file, run):
     ]
     assert "no dataset 'visit'" in run("show", file, "--dataset", "visit", code=1)
     assert "other terms" in run("add", file, "A & B", "--epsilon", "3", "--delta", "0", code=1)
+    other = ("--unit", "group", "--adjacency", "replace")
+    assert "for replacing all rows of one group" in run("add", file, "stays", *budget, *other)
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")

@@ -12,6 +12,7 @@ from skdp.answer import Answer
 from skdp.solvers import local_fits as fits
 from skdp.solvers import personalization as shared
 from skdp.solvers import user_heads as heads
+from skdp.solvers.scaling import ScaledUsers
 
 RNG = np.random.default_rng(0)
 
@@ -128,6 +129,9 @@ def local_results(F, Y):
     yield from (*fit, path.coefficients(fit), path.s, fits.unit(F), fits.shrunk_means(Y))
     yield path.errors(Y, [0.1, 1.0], [0.5, math.inf])
     yield path.best_dual(Y, shared.PENALTIES, math.inf)
+    none = np.zeros(len(F), np.intc)
+    rows, *units = ScaledUsers(F, Y, none, none, None, ()).in_own_units(True)
+    yield from (rows.X, *units)
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 9])
@@ -135,6 +139,7 @@ def test_fits_of_a_user_depend_on_no_other_user(m, rng):
     """Neither by the sizes of others, as in what counts as a direction, nor by their number."""
     F, Y = rng.standard_normal((5, m, 4)), rng.standard_normal((5, m, 1))
     F *= 10.0 ** np.array([0, 7, -7, 0, 3])[:, None, None]
+    F[0, :, 0] = 0.0
     alone = zip(*(local_results(F[[i]], Y[[i]]) for i in range(5)), strict=True)
     for together, each in zip(local_results(F, Y), alone, strict=True):
         assert np.array_equal(together, np.concatenate(each))
