@@ -50,6 +50,19 @@ def test_a_memory_map_is_neither_copied_nor_scanned(mapped, monkeypatch):
     assert seen[0]._X is mapped
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_each_row_of_files_is_in_one_of_the_parts(n, npy, npz, monkeypatch):
+    """One in two would count twice; chunks keep the order of the columns next to them."""
+    monkeypatch.setattr(stored_rows, "BLOCK", 64)
+    for source in map(stored_rows.BlockFiles, (npy, npz)):
+        whole, chunks, parts = (
+            np.vstack([blocks.dense(block) for part in cut for block in part.blocks()])
+            for cut in ([source], source.chunks(), source.parts(n))
+        )
+        np.testing.assert_array_equal(chunks, whole)
+        assert sorted(parts.tolist()) == sorted(whole.tolist())
+
+
 @pytest.mark.parametrize(("content", "message"), [
     (np.zeros(3), "1 dimensions"), (np.zeros((3, 2), complex), "dtype complex128"),
     (np.zeros((3, D + 1)), f"has {D + 1} columns"), (np.array([[None]]), "cannot be read"),

@@ -340,11 +340,17 @@ def test_a_unit_is_counted_where_most_sets_hold_it():
         refuses(skdp.PrivacyError, "of others", held_by, cv, 9, np.arange(9), "label", "replace")
 
 
-def test_folds_of_a_known_seed_move_with_a_row_in_front():
+ADDED_GROUP = "group", "add_remove"
+
+
+def test_folds_of_a_known_seed_move_with_a_row_or_a_group_in_front():
     for state in (0, np.random.default_rng(0), np.random.RandomState(0)):
         cv = IndependentKFold(3, random_state=state)
         refuses(skdp.PrivacyError, "random_state=None", search_cost, pca(), 50, cv=cv)
+        refuses(skdp.PrivacyError, "random_state=None", held_by, cv, 9, np.arange(9), *ADDED_GROUP)
         assert search_cost(pca(adjacency="replace"), 50, cv=cv).held == 2
+    for cv in (LeaveOneGroupOut(), WithinGroupKFold(3)):
+        refuses(skdp.PrivacyError, "folds of others", held_by, cv, 9, np.arange(9), *ADDED_GROUP)
     refuses(ValueError, "depend on 'n_samples'", search_cost, pca(adjacency="replace"), cv=5)
 
 

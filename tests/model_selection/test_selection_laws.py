@@ -171,6 +171,7 @@ def test_all_runs_together_cover_their_samplers():
     distance = plan.sessions * SAMPLER_DISTANCE
     spent = PrivacySpent(1.0, delta, plan.losses, "add_remove", "row", False, distance)
     assert 0.999 < spent.epsilon_at(delta) <= 1.0 + 1e-9
+    assert laws.plan_selection(1.0, 1e-6, 4, strategy="random_stopping", sessions=3).sessions == 12
 
 
 @pytest.mark.parametrize(
