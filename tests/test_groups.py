@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from skdp import DPPCA, DPIncrementalPCA, DPRidge, DPRidgeClassifier, DPTruncatedSVD
 from skdp._inputs import split_users
 from skdp.data.blocks import dense
-from skdp.data.dask_groups import _place, blocks_by_group
+from skdp.data.dask_groups import _place, _stacked, blocks_by_group
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.model_selection import DPGridSearchCV, IndependentKFold, search_cost
 from skdp.preprocessing import DPStandardScaler
@@ -98,6 +98,11 @@ def test_one_shuffle_makes_blocks_of_whole_persons(labels):
         assert np.array_equal(floats, ints) and np.ma.is_masked(hidden)
     refuses(ValueError, "need the blocks of X", blocks_by_group, lazy[0].rechunk(7), *lazy[1:])
     refuses(ValueError, "must be Dask arrays", blocks_by_group, groups, *lazy[1:])
+
+
+def test_persons_that_are_masked_stay_so_where_blocks_are_joined():
+    parts = np.ma.masked_equal([1, 2], 1), np.array([3])
+    assert _stacked(parts).mask.tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize(
