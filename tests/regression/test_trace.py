@@ -14,6 +14,7 @@ from skdp.regression import DPTraceRegressor, _trace_steps
 from skdp.testing import FitData, null_release, transcript_audit
 from skdp.testing.sensitivity import mixed_sizes
 from tools.checks import parametrize_with_dp_checks
+from tools.null_checks import check_same_answers
 from tools.outcomes import assert_refused, messages_of, refuses
 from tools.pairs import worst_case_pair
 
@@ -267,6 +268,10 @@ def test_a_known_covariance_that_is_nearly_singular_is_no_loss(noise):
 @parametrize_with_dp_checks(ABOVE_NOISE)
 def test_keeps_its_promise(estimator, check):
     check(estimator)
+
+
+def test_records_are_seen_in_answers_alone():
+    check_same_answers("DPTraceRegressor", ABOVE_NOISE[0])
 
 
 def ratings(seed, shape, number):
