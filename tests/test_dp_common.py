@@ -8,7 +8,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.utils import get_tags
 
-from skdp import DPTraceRegressor
+from skdp import DPTraceRegressor, DPTruncatedSVD
 from skdp.testing import seeded_entropy
 from tools import fit_checks, null_checks
 from tools.checks import parametrize_with_dp_checks
@@ -53,6 +53,12 @@ def cases():
 @pytest.mark.parametrize(("estimator", "check"), list(cases()))
 def test_keeps_its_promise(estimator, check):
     check(estimator)
+
+
+def test_moments_of_entries_are_seen_in_answers_alone():
+    """Of entries in (0, 1), whose rows are clipped by a level that follows from public sizes."""
+    svd = DPTruncatedSVD(1, privacy_unit="entry", algorithm="screened")
+    null_checks.check_same_answers("DPTruncatedSVD", svd)
 
 
 @pytest.mark.deep

@@ -24,7 +24,7 @@ from skdp.preprocessing import RowClipper
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
 from skdp.queries.regression import LossQuery
 from skdp.regression import DPPersonalizedRegressor
-from skdp.testing import record_transcript, seeded_entropy
+from skdp.testing import record_transcript, replay_answers, seeded_entropy
 from skdp.units import UNITS
 from tools.outcomes import refuses
 
@@ -116,6 +116,14 @@ def test_sparse_rows(loss):
     scorer = make_private_scorer(loss, (0.0, 1.0))
     forms = (X, sp.csr_array(X), sp.csc_matrix(X))
     assert len({exact_loss(scorer, model, rows)[0] for rows in forms}) == 1
+
+
+def test_a_score_is_seen_in_answers_alone():
+    model, scorer = DPPCA(2, clip_norm=1.0).fit(X), make_private_scorer("share_lost", (0.0, 1.0))
+    with record_transcript() as first:
+        score = scorer(model, X)
+    with replay_answers(first):
+        assert scorer(model, X[:-9]) == score
 
 
 @pytest.mark.thorough
