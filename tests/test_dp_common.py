@@ -27,12 +27,12 @@ def cases():
     for case in parametrize_with_dp_checks(ESTIMATORS).args[1]:
         estimator, check = case.values
         if check.func is null_checks.check_null_release:
-            # In the first tier once for each class, and its second half for each of its units, by
-            # each algorithm, so many products, and of dense or sparse rows.
+            # In the first tier once for each class, and its second half for each of its units, of
+            # dense or sparse rows, and by each algorithm where the unit is no row.
             kind = type(estimator), settings_of(estimator).unit
             sparse = get_tags(estimator).input_tags.sparse
-            algorithm = [getattr(estimator, name, None) for name in ("algorithm", "n_iter")]
-            way = *kind, *algorithm, sparse
+            names = () if kind[1] in ("row", "group") else ("algorithm", "n_iter")
+            way = *kind, sparse, *(getattr(estimator, name, None) for name in names)
             marks = pytest.mark.deep if kind[0] in seen else pytest.mark.every_way
             if kind[0] in seen and way not in seen:
                 half = partial(null_checks.check_same_answers, kind[0].__name__)
