@@ -132,7 +132,13 @@ def _small_files_in_memory(tmp_path_factory):
 def _small_blocks(request):
     """Make data of many blocks where all ways are tested: sizes that trade memory are small."""
     with pytest.MonkeyPatch.context() as patch:
-        if request.path.stem in {"test_common", "test_golden", "test_proven", "test_steps"}:
+        if request.path.stem in {
+            "test_common",
+            "test_golden",
+            "test_proven",
+            "test_public_steps",
+            "test_standard_scaler",
+        }:
             for module in [sys.modules[name] for name in sys.modules if name.startswith("skdp")]:
                 for size in SMALL.keys() & vars(module):
                     patch.setattr(module, size, SMALL[size])

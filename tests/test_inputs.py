@@ -22,7 +22,7 @@ from skdp.graph import DPSpectralEmbedding
 from skdp.model_selection import make_private_scorer, split_interactions
 from skdp.model_selection._proven import as_rows
 from skdp.preprocessing import PublicScaler, RowClipper
-from skdp.preprocessing._steps import Standardisation
+from skdp.preprocessing._standard_scaler import Standardisation
 from skdp.queries.interactions import InteractionQuery
 from skdp.recommend import DPRecommender, recall_at_n
 from skdp.regression._linear import LinearPredictor
