@@ -201,7 +201,7 @@ class _Walk:
         if flow.touched and getattr(step, "group_column", None) is not None:
             self.assumptions.append(
                 f"{name}: {', '.join(flow.touched)} keeps the values of the group_column. It does "
-                "if they are text, or whole numbers below 2**53, or if X stays a data frame."
+                "if they are whole numbers below 2**53. Text such as '07' may become a number."
             )
         self.assumptions += [f"{name}: {text}" for text in _taken_on_trust(step)]
         return flow.through(name, step)._replace(private=name)

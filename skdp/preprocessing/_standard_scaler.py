@@ -211,12 +211,27 @@ class DPStandardScaler(
         """
         self._check_parameters()
         session = self._open_session()
+        self._refuse_text_labels(X)
         accepted = False if self._by_group else self._accepted(X)
         X = self._checked_rows(X, groups, accept_sparse=accepted)
         attributes = self._fit_session(session, X)
         if self.group_column is not None:
             attributes = with_group_column(attributes, _inputs.column_number(self))
         return self._close_session(session, attributes)
+
+    def _refuse_text_labels(self, X):
+        """Refuse text in the column of groups: as floats, "7" and "07" are one person."""
+        numbers = getattr(getattr(X, "dtype", None), "kind", "O") in "biuf"
+        if self.group_column is None or numbers or _inputs.as_blocks(X) is not None:
+            return
+        X = X if hasattr(X, "shape") else np.asarray(X, dtype=object)
+        labels = _inputs.split_users(X, self.group_column)[1]
+        if any(isinstance(label, str) for label in labels.tolist()):
+            raise ValueError(
+                "DPStandardScaler passes 'group_column' on as a column of floats, which may merge "
+                "labels that are text: number the groups first (pandas.factorize), or leave out "
+                "'group_column' and pass 'groups'."
+            )
 
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
@@ -330,6 +345,7 @@ class DPStandardScaler(
             arrays, one for each block.
         """
         check_is_fitted(self)
+        self._refuse_text_labels(X)
         mean, size = self.mean_ if self.with_mean else None, self.scale_ if self.with_std else None
         scale = Standardisation(self.feature_bounds_, mean, size)
         source = _inputs.as_blocks(X)

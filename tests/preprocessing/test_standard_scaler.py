@@ -4,12 +4,14 @@ import math
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.preprocessing import StandardScaler
 
+from skdp import PrivacyLedger
 from skdp.exceptions import UtilityWarning
 from skdp.preprocessing import DPStandardScaler
 from skdp.preprocessing._standard_scaler import around_zero
@@ -240,3 +242,20 @@ def test_a_column_too_far_from_zero_is_said_and_the_remedy_holds():
     with pytest.warns(UtilityWarning, match=r"of 1 of 2 columns \(1\) that may .* far too large"):
         DPStandardScaler(epsilon=1.0).fit(rows)
     np.testing.assert_allclose(DPStandardScaler().fit(rows - [0, 1e9]).scale_, 1.0, rtol=0.3)
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+@pytest.mark.parametrize("form", [pd.DataFrame, np.asarray, lambda X: X.tolist()])
+@pytest.mark.parametrize("call", ["fit", "transform"])
+def test_persons_that_are_text_are_refused(form, call):
+    """As floats, "7" and "07" would be one person, whom the next step protects once."""
+    X = np.column_stack([np.random.default_rng(0).standard_normal((40, 2)), np.arange(40) // 2])
+    text = X.astype(object)
+    text[:, 2] = [f"{int(label):03}" for label in X[:, 2]]
+    scaler = DPStandardScaler(privacy_unit="group", group_column=2)
+    scaler = scaler if call == "fit" else scaler.fit(X)
+    with PrivacyLedger(epsilon=1.0) as ledger:
+        refuses(ValueError, "may merge labels that are text", getattr(scaler, call), form(text))
+    assert ledger.remaining() == 1.0
+    if call == "transform":
+        assert np.array_equal(scaler.transform(X)[:, 2], X[:, 2])
