@@ -119,8 +119,8 @@ class RowComponentsMixin:
             n_iter=self.iterated_power, n_oversamples="auto",
         )  # fmt: skip
         values, vectors, total = _base.held_by(self, ask, V, shares, shown, bias, centre.beyond)
-        total_square, rank = float(total.value), self._rank(noise.n, d)
-        out = postprocess.subspace_attributes(values, vectors, total_square, noise.n, rank)
+        rank = self._rank(noise.n, d)
+        out = postprocess.subspace_attributes(values, vectors, total, noise.n, rank)
         return out | {"mean_": centre.mean}
 
 

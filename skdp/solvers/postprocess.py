@@ -100,21 +100,26 @@ def shrunk_mean(
 
 
 def subspace_attributes(
-    values: FloatArray, V: FloatArray, total: float, n: float, rank: float
+    values: FloatArray, V: FloatArray, total: Answer, n: float, rank: float
 ) -> dict[str, FloatArray | float | int]:
-    """Return the fitted attributes of PCA from Ritz pairs and the released total of squares."""
+    """Return the fitted attributes of PCA from Ritz pairs and the released total of squares.
+
+    What the pairs leave of the total counts as at least its noise: rows are impossible in a model
+    without variance there.
+    """
     k = V.shape[1]
     degrees = max(1.0, n - 1)
     variances = values / degrees
     kept = float(variances.sum())
-    variance = max(total / degrees, kept)
+    variance = max(float(total.value) / degrees, kept)
+    left = max(variance - kept, total.noise_scale / degrees)
     spare = max(rank - k, 1.0) if rank > k else math.inf
     return {
         "components_": linalg.components_of(V),
         "explained_variance_": variances,
         "explained_variance_ratio_": variances / variance if variance > 0 else np.zeros(k),
         "singular_values_": np.sqrt(values),
-        "noise_variance_": (variance - kept) / spare,
+        "noise_variance_": left / spare,
         "n_components_": k,
     }
 
@@ -226,7 +231,8 @@ def pca_attributes(
     k = count_components(rule, clear if rule == "auto" else variances, released.n, limit, total)
     found = np.count_nonzero(clear[:k])
     pairs = degrees * variances[:k] * (found > 0), vectors[:, :k]
-    attributes = subspace_attributes(*pairs, degrees * total, released.n, rank)
+    trace = Answer(np.asarray(degrees * total), math.sqrt(d) * released.noise_scale)
+    attributes = subspace_attributes(*pairs, trace, released.n, rank)
     return attributes | {"mean_": released.mean}, int(found)
 
 
@@ -317,4 +323,4 @@ def sketch_attributes(
     order = np.argsort(-values, kind="stable")[:k]
     V = U @ vectors[:, order]
     kept = np.maximum(values[order], 0.0)
-    return subspace_attributes(kept, V, max(total, float(kept.sum())), n, min(n, d))
+    return subspace_attributes(kept, V, Answer(np.asarray(total), 0.0), n, min(n, d))

@@ -29,7 +29,7 @@ def test_subspace_attributes():
     for k in (1, 3, 8):
         moment = moment_of(X)
         values, V = top_eigenpairs(moment.scatter, k)
-        total = float(np.trace(moment.scatter))
+        total = Answer(np.trace(moment.scatter), 0.0)
         ours = postprocess.subspace_attributes(values, V, total, 300.0, 8)
         theirs = PCA(k, svd_solver="full").fit(X)
         for name in ATTRIBUTES:
@@ -56,11 +56,14 @@ def test_attributes_of_nonsense_are_sane():
         assert (out["explained_variance_"] >= 0).all()
         assert out["explained_variance_ratio_"].sum() <= 1 and out["noise_variance_"] >= 0
         assert 0 <= out["n_components_"] <= 4
-    out = postprocess.subspace_attributes(np.array([3.0, 1.0]), np.eye(4)[:, :2], -7.0, 10.0, 4)
+    out = postprocess.subspace_attributes(
+        np.array([3.0, 1.0]), np.eye(4)[:, :2], Answer(-7.0, 0.0), 10.0, 4
+    )
     assert out["explained_variance_ratio_"].sum() == pytest.approx(1.0)
     assert out["noise_variance_"] == 0.0
-    out = postprocess.subspace_attributes(np.zeros(2), np.eye(4)[:, :2], 0.0, 10.0, 4)
+    out = postprocess.subspace_attributes(np.zeros(2), np.eye(4)[:, :2], Answer(0.0, 3.0), 10.0, 4)
     assert np.array_equal(out["explained_variance_ratio_"], [0.0, 0.0])
+    assert out["noise_variance_"] == pytest.approx(3.0 / 9.0 / 2)  # not 0: rows are possible
     out = postprocess.svd_variances(np.zeros(2), np.eye(3)[:2], np.full(3, 9.0), -5.0, 1.0, 1.0)
     assert np.array_equal(out["explained_variance_"], [0.0, 0.0])
     assert np.isfinite(out["explained_variance_ratio_"]).all()
