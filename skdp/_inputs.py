@@ -28,7 +28,7 @@ from skdp.units import DEGREE, INTERVAL, NORM, UNITS, offered, unit_of
 # For checks that add up all entries: a floating-point warning would reveal that entries are large.
 QUIET = partial(np.errstate, over="ignore", invalid="ignore")
 _DATES = "subtract a public date from dates, and divide by a public unit, such as one day"
-_NOT_ROWS = "Expected an array, a list or a data frame, and got one number, a dict or a set."
+_NOT_ROWS = "Expected an array, a list or a data frame, and got None, one number, a dict or a set."
 _MISSING = (
     "takes no missing values: fill them with public constants (ratings with 0), by SimpleImputer("
     "strategy='constant', fill_value=..., keep_empty_features=True). Means and medians of the "

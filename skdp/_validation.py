@@ -304,9 +304,10 @@ def _by_name(estimator: Any, value: Mapping[Any, Any], names: Any) -> list[Any]:
     if set(columns) != set(value):
         missing = [column for column in columns if column not in value]
         unknown = [column for column in value if column not in columns]
-        raise ValueError(
-            f"{title} must name the features. Without bounds: {missing}; no feature: {unknown}."
-        )
+        said = f"{title} must name the features. Without bounds: {missing}; no feature: {unknown}."
+        if missing and hasattr(estimator, "epsilon"):  # it searches within wide bounds
+            said += " Features without known bounds may have wide ones, such as (-1e6, 1e6)."
+        raise ValueError(said)
     return [tuple(value[column]) for column in columns]
 
 

@@ -315,7 +315,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         alone = fit.ask if centered else None
         found = fit.targets or find(share)
         columns, share, rest = find_targets(found, find, alone, share, whole, given)
-        remedy = "'target_bounds'" if given is None else "'target_bounds' close to them"
+        remedy = "'target_bounds'" if given is None else "'target_bounds' close to the targets"
         words = {"needed": columns.needed, "remedy": remedy, "of": "targets"}
         if not rest:
             none, words["category"] = np.ones(fit.q, bool), NoSignalWarning

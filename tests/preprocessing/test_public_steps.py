@@ -138,6 +138,7 @@ def test_bounds_that_do_not_fit_the_columns():
     with pytest.raises(ValueError, match=r"Without bounds: \['income'\]; no feature: \['wage'\]"):
         PublicScaler({"age": (0, 1), "balance": (0, 1), "wage": (0, 1)}).fit(FRAME)
     refuses(ValueError, "X has no column names", PublicScaler({"age": (0, 1)}).fit, X)
+    refuses(ValueError, "may have wide ones", DPStandardScaler(bounds={"age": (0, 1)}).fit, FRAME)
 
 
 def test_the_way_back_quotes_no_text():

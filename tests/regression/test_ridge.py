@@ -177,7 +177,7 @@ def test_public_bounds_of_targets_that_few_records_do_not_show_hold_their_mean(q
         with seeded_entropy(seed):
             said = " ".join(messages_of(model.fit, X, Y))
         if "are one released number" in said:
-            alone += "'target_bounds' close to them" in said
+            alone += "'target_bounds' close to the targets" in said
             assert not model.coef_.any() and np.abs(np.subtract(model.intercept_, 11)).max() < 9
             low, high = model.target_bounds_
             assert (low >= 2.0).all() and (low < high).all() and (high <= 20.0).all()
