@@ -369,6 +369,14 @@ def test_personal_plans_explain_what_is_stated(facts):
     assert plan.best == pytest.approx(explained, abs=0.06)
 
 
+def test_plans_of_balanced_weights_are_judged_by_balanced_accuracy():
+    """Such weights lower the accuracy on purpose: by it, they would lose more than there is."""
+    model = skdp.DPRidgeClassifier(classes=[*"abc"], class_weight="balanced", epsilon=8.0)
+    plan = model.plan(3000, 5, priors=[0.79, 0.17, 0.04])
+    assert plan.trivial == pytest.approx(1 / 3) and plan.error < 0.3
+    assert plan.metric.startswith("balanced accuracy")
+
+
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_rows_without_entries_have_a_plan():
     plan = skdp.DPRidgeClassifier(classes=[0, 1]).plan(100, 20, nnz=1)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from sklearn.linear_model import Ridge, RidgeClassifier
-from sklearn.metrics import accuracy_score, r2_score
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, r2_score
 from sklearn.preprocessing import scale
 
 from skdp._limits import BLOCK
@@ -35,7 +35,8 @@ def made_records(estimator, rng, n, d, spectrum, skew, nnz):
     if estimator.bounds is None:
         offset = rng.standard_normal(d) * X.std(axis=0) * estimator.fit_intercept
         X = X * clip if given else X + offset
-    return X, f"{rows} skewed rows, scaled to 'bounds' if given, otherwise not centred"
+    form = "not centred" if estimator.bounds is None else "scaled to 'bounds'"
+    return X, f"{rows} skewed rows, {form}"
 
 
 def _quality(of, model, X, y, **who):
@@ -65,8 +66,13 @@ class RidgePlans(PlansMixin):
         return PlanData(fit, score, (said, linear), n / X.shape[0], best=math.nan, plain=plain)
 
 
+def _is_balanced(estimator):
+    """Whether a fit is to treat rare classes as well as frequent ones, whatever accuracy costs."""
+    return isinstance(estimator.class_weight, str)
+
+
 class RidgeClassifierPlans(PlansMixin):
-    """Plans of linear classification.
+    """Plans of linear classification, by their accuracy (balanced, with such weights).
 
     Facts: `priors` (shares of the classes; None: all are equal), `signal` (share of the variance of
     the classes' 0/1 indicators that is linear in the rows; for sparse rows the share of the class
@@ -74,7 +80,9 @@ class RidgeClassifierPlans(PlansMixin):
     `DPRidge`.
     """
 
-    _measure = "accuracy on synthetic records"
+    @property
+    def _measure(self):
+        return f"{'balanced ' * _is_balanced(self)}accuracy on synthetic records"
 
     def _made(self, rng, n, d, priors=None, signal=None, spectrum=None, skew=None, nnz=None):
         names = np.arange(2 if priors is None else np.size(priors))
@@ -97,9 +105,12 @@ class RidgeClassifierPlans(PlansMixin):
             labels = np.argmax(linear_targets(rng, X @ leading, len(names), signal), axis=1)
             between = f"{len(names)} classes; leading directions explain {signal:g} of their scores"
         y = np.asarray(names)[labels]
-        trivial = float(np.max(np.unique(y, return_counts=True)[1])) / len(y)
-        fit, score = partial(fit_rows, X=X, y=y), partial(_quality, accuracy_score, X=X, y=y)
-        plain = partial(RidgeClassifier(self.alpha, fit_intercept=self.fit_intercept).fit, X, y)
+        counts, balanced = np.unique(y, return_counts=True)[1], _is_balanced(self)
+        trivial = 1 / len(counts) if balanced else float(np.max(counts)) / len(y)
+        of = balanced_accuracy_score if balanced else accuracy_score
+        fit, score = partial(fit_rows, X=X, y=y), partial(_quality, of, X=X, y=y)
+        same = {"fit_intercept": self.fit_intercept, "class_weight": self.class_weight}
+        plain = partial(RidgeClassifier(self.alpha, **same).fit, X, y)
         best = math.nan if trivial < 1 else 1.0  # of a few rows of one class
         return PlanData(fit, score, (said, between), n / X.shape[0], trivial, best, plain)
 
