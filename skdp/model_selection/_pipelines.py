@@ -365,8 +365,9 @@ def check_searchable(estimator, assume_rowwise=()):
     parts = dict(estimator.steps)
     if inside := [name for name, _ in walk.private if name not in parts]:
         raise PrivacyError(
-            f"{inside[0]} is private inside another step, where a search cannot give it its budget."
-            " Make it a step of the Pipeline itself."
+            f"{inside[0]} is private inside another step, where neither a search nor with_budget "
+            "gives it its budget. Make it a step of the Pipeline itself, or set its epsilon and "
+            "fit inside PrivacyLedger.charge."
         )
 
 

@@ -269,7 +269,8 @@ _UNPAID = (
     "    with ledger.charge(search, n_samples=len(X)):\n"
     "        search.fit(X, y)\n"
     "They need cv=skdp.model_selection.IndependentKFold(...) and scoring=make_private_scorer(...). "
-    "For cross_validate, charge the private estimator with 'cv' and 'scoring'. To fit one "
+    "For cross_validate, charge the private estimator with 'cv' and 'scoring'. A ColumnTransformer "
+    "clones its steps: use ledger.charge(pipeline) in the same way. To fit one "
     "yourself, construct it anew, as in DPPCA(2), or call sklearn.base.clone or with_budget before "
     "the ledger is opened."
 )
