@@ -19,12 +19,13 @@ from skdp.base import BaseDPEstimator, atomic, warn_undetected_columns
 from skdp.data.blocks import row_source
 from skdp.data.units import Placed
 from skdp.data.views import RecordForm
-from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
+from skdp.exceptions import NoSignalWarning, PartialSignalWarning, PrivacyUnitWarning, warn_caller
 from skdp.queries.plane import SQUARE, Frame, PlaneQuery
 from skdp.queries.sums import Neighbours
 from skdp.solvers.columns import find_columns, release_moments
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._plan import rows_of
+from skdp.units import unit_of
 
 _DEVIATIONS = 3.0  # of coordinates: half of a learnt frame; of a size: a class that is seen
 _MUCH_OUTSIDE = 0.2
@@ -199,7 +200,8 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
     def from_model(cls, model: BaseEstimator, components: Any = (0, 1), **params: Any) -> Any:
         """Return an unfitted picture in the plane of two components of a fitted model.
 
-        Its released (or public) components and mean become parameters, at no cost.
+        Its released (or public) components and mean become parameters, at no cost. It warns if
+        both components are noise, or if the model protects groups: the picture protects rows only.
 
         Parameters
         ----------
@@ -223,6 +225,15 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
                 f"'components' must be two of the {len(model.components_)} components of "
                 f"{type(model).__name__}; fit it with at least two. Got {components!r}."
             )
+        name = type(model).__name__
+        if not np.any(np.asarray(getattr(model, "explained_variance_ratio_", np.ones(2)))[chosen]):
+            said = f"the axes of this picture are noise: components {chosen} of {name} explain none"
+            warn_caller(
+                f"{said} of the variance. Refit it with a larger 'epsilon'.", NoSignalWarning
+            )
+        if unit_of(model).of_groups:
+            said = f"{name} protects groups, and DPScoreDensity single rows: with several rows per"
+            warn_caller(f"{said} person, its guarantee is weaker for a person.", PrivacyUnitWarning)
         axes = np.asarray(model.components_, np.float64)[chosen]
         facts = {"center": getattr(model, "mean_", None)}
         return cls(axes, **(facts | params))
@@ -236,7 +247,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         X : {array-like, sparse matrix} of shape (n_samples, n_features), or blocks
             The private rows; blocks as in `DPPCA`.
         y : array-like of shape (n_samples,), default=None
-            The private labels, if there are `classes`; else ignored.
+            The private labels, if there are `classes`; else ignored, with a warning.
 
         Returns
         -------
@@ -245,6 +256,13 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         """
         self._check_parameters()
         _validation.check_kind(self, y, least=1)
+        if y is not None and self.classes is None:  # before the budget is spent
+            said = (
+                "y was given without 'classes': DPScoreDensity ignores it and draws all rows alike."
+            )
+            warn_caller(
+                f"{said} Pass the public list of labels as 'classes'.", PartialSignalWarning
+            )
         session = self._open_session()
         if self.classes is None:
             rows = check_rows(self, X, accept_sparse="csr")

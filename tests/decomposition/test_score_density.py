@@ -3,10 +3,16 @@
 import numpy as np
 import pytest
 
-from skdp import DPPCA, DPScoreDensity
+from skdp import DPPCA, DPScoreDensity, PrivacyLedger
 from skdp._limits import COUNT_WEIGHT
 from skdp.decomposition._score_density import _FEWEST, cells_per_side, class_shapes, smoothed
-from skdp.exceptions import PrivacyWarning, UtilityWarning
+from skdp.exceptions import (
+    NoSignalWarning,
+    PartialSignalWarning,
+    PrivacyUnitWarning,
+    PrivacyWarning,
+    UtilityWarning,
+)
 from skdp.plotting._released import mass_level
 from skdp.queries.plane import SQUARE, Frame
 from skdp.testing import fixed_noise, null_release
@@ -70,7 +76,26 @@ def test_other_labels_are_left_out():
     np.testing.assert_allclose(picture.class_counts_, [1000, 1000], atol=60)
     with pytest.raises(ValueError, match="requires y"):
         DPScoreDensity(classes=["a", "b"], **params).fit(X)
-    assert not hasattr(DPScoreDensity(**params).fit(X, y), "classes_")  # y plays no part
+    ledger = PrivacyLedger(epsilon=5.0, delta=1e-6)
+    with pytest.raises(PartialSignalWarning, match="y was given without 'classes'"), ledger:
+        DPScoreDensity(**params).fit(
+            X, y
+        )  # a warning, and here an error before the budget is spent
+    assert ledger.entries == ()
+    with pytest.warns(PartialSignalWarning, match="all rows alike"):
+        assert not hasattr(DPScoreDensity(**params).fit(X, y), "classes_")
+
+
+def test_a_plane_of_noise_or_of_groups_warns():
+    with pytest.warns(NoSignalWarning):
+        pca = DPPCA(2, epsilon=0.01, clip_norm=1.0).fit(rows(200))
+    with pytest.warns(NoSignalWarning, match="the axes of this picture are noise"):
+        DPScoreDensity.from_model(pca)
+    pca.explained_variance_ratio_ = np.array([0.5, 0.0])
+    DPScoreDensity.from_model(pca)
+    pca.privacy_unit = "group"
+    with pytest.warns(PrivacyUnitWarning, match="DPPCA protects groups"):
+        DPScoreDensity.from_model(pca)
 
 
 def test_without_noise_it_is_the_exact_picture():
