@@ -22,16 +22,23 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._limits import CLEAR, NEGLIGIBLE
-from skdp._validation import check_n_jobs, check_option, check_real
+from skdp._validation import check_n_jobs, check_option, check_real, is_real
 from skdp.data.blocks import is_paths, one_blas_thread
 from skdp.data.products import in_dtype
 from skdp.data.stored_rows import BlockFiles
-from skdp.exceptions import PartialSignalWarning, PrivacyError, PrivacyWarning, warn_caller
+from skdp.exceptions import (
+    BudgetExceededError,
+    PartialSignalWarning,
+    PrivacyError,
+    PrivacyWarning,
+    warn_caller,
+)
 from skdp.privacy.accounting.receipts import PrivacyReport, cautions
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.gate.session import no_warnings as no_warnings
 from skdp.privacy.ledger import routes
+from skdp.privacy.ledger.balances import IS_SPENT
 from skdp.privacy.ledger.routes import Account, handed_on
 from skdp.privacy.ledger.scope import around
 from skdp.privacy.noise.words import make_source
@@ -272,6 +279,8 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
     def _checked_session(self, *, random_state=None, pure=False, split=True):
         """Check the privacy parameters; return a session that nobody was charged for."""
         name = type(self).__name__
+        if is_real(self.epsilon) and 0 <= self.epsilon < NEGLIGIBLE and any(around()):
+            raise BudgetExceededError(f"{name} has epsilon={self.epsilon:.3g}. {IS_SPENT}")
         epsilon = check_real(self, "epsilon", NEGLIGIBLE, math.inf, closed="both")
         delta = check_real(self, "delta", 0, 1, closed="left")
         if delta == 0 and epsilon != math.inf and not self._offers_pure_dp():

@@ -227,10 +227,10 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
             )
         name = type(model).__name__
         if not np.any(np.asarray(getattr(model, "explained_variance_ratio_", np.ones(2)))[chosen]):
-            said = f"the axes of this picture are noise: components {chosen} of {name} explain none"
-            warn_caller(
-                f"{said} of the variance. Refit it with a larger 'epsilon'.", NoSignalWarning
+            said = (
+                f"{name} explains no variance by components {chosen}: the axes are noise. Refit it "
             )
+            warn_caller(f"{said}with a larger 'epsilon', or more rows.", NoSignalWarning)
         if unit_of(model).of_groups:
             said = f"{name} protects groups, and DPScoreDensity single rows: with several rows per"
             warn_caller(f"{said} person, its guarantee is weaker for a person.", PrivacyUnitWarning)
@@ -258,11 +258,9 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         _validation.check_kind(self, y, least=1)
         if y is not None and self.classes is None:  # before the budget is spent
             said = (
-                "y was given without 'classes': DPScoreDensity ignores it and draws all rows alike."
+                "y was given without 'classes', so all rows are drawn alike. Pass the public list "
             )
-            warn_caller(
-                f"{said} Pass the public list of labels as 'classes'.", PartialSignalWarning
-            )
+            warn_caller(f"{said}of labels as 'classes'.", PartialSignalWarning)
         session = self._open_session()
         if self.classes is None:
             rows = check_rows(self, X, accept_sparse="csr")

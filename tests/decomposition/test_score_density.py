@@ -89,7 +89,7 @@ def test_other_labels_are_left_out():
 def test_a_plane_of_noise_or_of_groups_warns():
     with pytest.warns(NoSignalWarning):
         pca = DPPCA(2, epsilon=0.01, clip_norm=1.0).fit(rows(200))
-    with pytest.warns(NoSignalWarning, match="the axes of this picture are noise"):
+    with pytest.warns(NoSignalWarning, match="the axes are noise"):
         DPScoreDensity.from_model(pca)
     pca.explained_variance_ratio_ = np.array([0.5, 0.0])
     DPScoreDensity.from_model(pca)

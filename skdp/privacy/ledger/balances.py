@@ -148,6 +148,7 @@ def _dear(parts: Iterable[Sum]) -> list[Sum]:
 
 _COVERS = "all fits of this ledger together"
 BUDGETS = ("epsilon", "delta", "mu", "rho")
+IS_SPENT = "The budget is spent: give earlier fits less, for instance by with_budget."
 
 
 @dataclass(frozen=True)
@@ -322,9 +323,14 @@ class Balance:
         """
         unit, adjacency = self._meaning()
         if unit is not None and unit not in (fit.unit, fit.unit.partition(" ")[0]):
+            remedy = "Use one PrivacyLedger for each privacy unit."
+            if "group" in (unit.partition(" ")[0], fit.unit.partition(" ")[0]):
+                remedy = (
+                    "Use privacy_unit='group' in all fits: two ledgers bound no person's total."
+                )
             raise PrivacyError(
                 f"{fit.estimator} protects one {fit.unit}, and this PrivacyLedger one {unit}: "
-                "these guarantees do not compose. Use one PrivacyLedger for each privacy unit."
+                f"these guarantees do not compose. {remedy}"
             )
         if fit.adjacency == (adjacency or fit.adjacency):
             return 1.0

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.losses import Losses, as_text
 from skdp.privacy.accounting.plain_data import loss_from_state, loss_state
-from skdp.privacy.ledger.balances import Balance, Terms, check_part, part_of
+from skdp.privacy.ledger.balances import IS_SPENT, Balance, Terms, check_part, part_of
 from skdp.privacy.ledger.filters import late_kind
 from skdp.privacy.ledger.fits import LedgerFit, Part, multiplied, new_token
 from skdp.privacy.store import START, Chain, Place, Store, is_database, verify
@@ -87,13 +87,15 @@ class Book:
                 balance.put(key, None)
                 alone = Balance(self.terms, {0: charged}).spent()
                 name = getattr(self, "dataset", "") or self.note
+                left, total = balance.remaining(part=part), Balance(self.terms, {}).remaining()
+                remedy = "Use a smaller 'epsilon' or fewer fits"
+                remedy = f"{remedy}{', with delta=0' * (not self.terms.cap.delta)}."
                 twice = f", as adjacency={fit.adjacency!r} costs twice its mu here"
                 raise BudgetExceededError(
                     f"{fit.estimator} asks for epsilon={alone.epsilon:.4g}{twice * (factor > 1)}; "
                     f"{f'PrivacyLedger {name!r}' if name else 'this PrivacyLedger'} has "
-                    f"epsilon={balance.remaining(part=part):.4g} left, both at "
-                    f"delta={self.terms.cap.delta:.3g}. The data were not touched. Use a smaller "
-                    f"'epsilon' or fewer fits{', with delta=0' * (not self.terms.cap.delta)}."
+                    f"epsilon={left:.4g} left, both at delta={self.terms.cap.delta:.3g}. The data "
+                    f"were not touched. {IS_SPENT if left < 1e-4 * total else remedy}"
                 )
         return key
 

@@ -191,14 +191,18 @@ def test_other_exceptions_are_not_masked():
 REFUSED = {  # terms of a ledger, what is refused there, and why
     "no noise": ({}, lambda: pca(math.inf).fit(X), "epsilon=inf"),
     "a seed": ({}, lambda: pca(random_state=0).fit(X), "random_state=None"),
-    "another unit": ({"unit": "group"}, lambda: pca().fit(X), "row, and this .* one group"),
+    "another unit": (
+        {"unit": "group"},
+        lambda: pca().fit(X),
+        "row, and this .* one group.*='group' in all fits",
+    ),
     "a norm": ({"adjacency": "replace"}, lambda: charged(unit="mixed"), "Use one adjacency"),
     "a row of zeros": (
         {"adjacency": "add_remove"},
         lambda: charged(adjacency="zero_out"),
         "Use one adjacency",
     ),
-    "too much": ({}, lambda: pca(2.0).fit(X), "left, both at"),
+    "too much": ({}, lambda: pca(2.0).fit(X), "left, both at .* Use a smaller 'epsilon'"),
 }
 
 
@@ -208,6 +212,17 @@ def test_what_is_refused_is_not_read(case, reads):
     with forgiving(**{"epsilon": 1, "delta": 1e-6} | terms) as ledger, swallow(why):
         act()
     assert not reads and not ledger.entries
+
+
+def test_what_is_spent_is_called_spent():
+    with forgiving(1, 1e-5) as ledger:
+        pca(1.0, delta=1e-5).fit(X)
+        for late in (pca(0.5), pca(ledger.remaining())):
+            with pytest.raises(BudgetExceededError, match="The budget is spent: give earlier fits"):
+                late.fit(X)
+    assert len(ledger.entries) == 1
+    with pytest.raises(ValueError, match="'epsilon' parameter"):  # no budget is meant
+        pca(0.0).fit(X)
 
 
 def test_seeded_fits_may_be_allowed():
