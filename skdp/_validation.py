@@ -368,20 +368,25 @@ def class_numbers(y, classes):
     return np.where(np.ma.getmask(given), -1, found)
 
 
-def check_kind(estimator, y, *, least=2):
-    """Refuse text, bytes or numbers for another of these: no row would count.
+def kind_of(values):
+    """Return whether an array has text, bytes or numbers, by its dtype; None where that is private.
 
     The dtype of an array is public; that of a list would follow its values, and is not looked at.
     Nor are dtypes that are not numpy's, but for the text of pandas.
     """
-    words = dict.fromkeys("biuf", "numbers") | {"S": "bytes", "U": "text"}
-    dtype = getattr(y, "dtype", None)
+    dtype = getattr(values, "dtype", None)
     kind = "U" if getattr(dtype, "type", None) is str else getattr(dtype, "kind", None)
-    if getattr(estimator, "classes", None) is None or kind not in words or np.ndim(y) != 1:
+    return (dict.fromkeys("biuf", "numbers") | {"S": "bytes", "U": "text"}).get(kind)
+
+
+def check_kind(estimator, y, *, least=2):
+    """Refuse text, bytes or numbers for another of these: no row would count."""
+    kind = kind_of(y)
+    if getattr(estimator, "classes", None) is None or not kind or np.ndim(y) != 1:
         return
-    if (known := words[check_classes(estimator, least=least).dtype.kind]) != words[kind]:
+    if (known := kind_of(check_classes(estimator, least=least))) != kind:
         raise ValueError(
-            f"The 'classes' of {type(estimator).__name__} are {known} and y is {words[kind]}: no "
+            f"The 'classes' of {type(estimator).__name__} are {known} and y is {kind}: no "
             f"label would be one of them. Got classes={estimator.classes!r}."
         )
 

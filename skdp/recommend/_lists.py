@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import check_histories
 from skdp._limits import BLOCK
-from skdp._validation import check_count, refuse_merged
+from skdp._validation import check_count, kind_of, refuse_merged
 from skdp.data.histories import hidden_cells, with_entries
 
 # From pairs of a user and an item to a matrix of histories, and back to names.
@@ -73,7 +74,8 @@ def interactions_from_pairs(
         Who, and what: one pair for each interaction, such as two columns of a table. A pair that
         comes more than once counts once, with the largest of its values.
     items : array-like
-        The public catalogue, without repetitions: the columns, in this order.
+        The public catalogue, without repetitions: the columns, in this order. Sets, which have no
+        fixed order, are refused. So are numbers for an array of text, and text for numbers.
     users : array-like or None, default=None
         Names of the rows, without repetitions. None takes the users of the pairs, in their order,
         for ``privacy_unit="row"``. For "interaction" the users are public, and so must be the list.
@@ -107,7 +109,10 @@ def interactions_from_pairs(
     weights = np.ones(len(who)) if values is None else _numbers(values)
     if weights.shape != (len(who),):
         raise ValueError(f"values must have one number for each pair. Got {weights.shape}.")
-    catalogue = _catalogue(items, "items")
+    catalogue, kind = _catalogue(items, "items"), kind_of(pairs_items)
+    for other, its in (("text", str), ("bytes", bytes), ("numbers", Real)):
+        if kind not in (None, other) and all(isinstance(key, its) for key in catalogue):
+            raise ValueError(f"'items' are {other} and pairs_items {kind}: no pair would match.")
     if users is None:
         names = {key: i for i, key in enumerate(dict.fromkeys(filter(_is_name, who)))}
     else:
@@ -148,6 +153,8 @@ def _is_name(key: Any) -> bool:
 
 
 def _catalogue(given: Any, name: str) -> dict[Any, int]:
+    if isinstance(given, set | frozenset):  # a saved model would have other names
+        raise ValueError(f"{name!r} is a set, whose order changes: use sorted({name}).")
     names = _each(given)
     places = {key: i for i, key in enumerate(names)}
     if not names or len(places) < len(names):
@@ -293,8 +300,8 @@ class ListsMixin:
         Returns
         -------
         indices, similarities : ndarray of shape (n,)
-            Item numbers and cosines of their factors, largest first; an item without factors above
-            the noise is similar to none.
+            Item numbers and cosines of their factors, largest first. An item without factors above
+            the noise is similar to none: the number is -1 and the cosine -inf, as in `recommend`.
         """
         check_is_fitted(self)
         self._checked_items([item])
@@ -302,9 +309,9 @@ class ListsMixin:
         factors[:, self.selected_items_] = self.filter_.item_factors()
         lengths = np.linalg.norm(factors, axis=0)
         cosines = (factors[:, item] @ factors) / np.maximum(lengths * lengths[item], 1e-300)
-        cosines[item] = -np.inf
+        cosines[(lengths * lengths[item] == 0) | (np.arange(len(cosines)) == item)] = -np.inf
         best = np.argsort(-cosines, kind="stable")[: check_count("n", n, 1)]
-        return best, cosines[best]
+        return np.where(np.isfinite(cosines[best]), best, -1), cosines[best]
 
     def _checked_items(self, items):
         if items is None:

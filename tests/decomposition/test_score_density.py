@@ -78,11 +78,9 @@ def test_other_labels_are_left_out():
         DPScoreDensity(classes=["a", "b"], **params).fit(X)
     ledger = PrivacyLedger(epsilon=5.0, delta=1e-6)
     with pytest.raises(PartialSignalWarning, match="y was given without 'classes'"), ledger:
-        DPScoreDensity(**params).fit(
-            X, y
-        )  # a warning, and here an error before the budget is spent
+        DPScoreDensity(**params).fit(X, y)  # an error here: it comes before the budget is spent
     assert ledger.entries == ()
-    with pytest.warns(PartialSignalWarning, match="all rows alike"):
+    with pytest.warns(PartialSignalWarning, match="rows are drawn alike"):
         assert not hasattr(DPScoreDensity(**params).fit(X, y), "classes_")
 
 

@@ -101,6 +101,26 @@ def test_refusals(given, message):
     refuses(ValueError, message, interactions_from_pairs, who, what, **options)
 
 
+def test_a_catalogue_without_an_order_is_refused():
+    for given in ({"tea", "jam"}, frozenset(ITEMS), dict.fromkeys(ITEMS).keys() | {"pie"}):
+        refuses(ValueError, r"sorted\(items\)", interactions_from_pairs, [1], ["tea"], items=given)
+    assert interactions_from_pairs([1], ["b"], items={"b": 1, "a": 2}.keys()).items[0] == "b"
+
+
+def test_a_catalogue_of_another_type_than_the_pairs_is_refused():
+    """As for classes: the dtype of an array is public, that of a list is not looked at."""
+    numbers, text = np.array([1, 2]), np.array(["1", "2"])
+    for what, items, said in (
+        (numbers, text, "text and pairs_items numbers"),
+        (text, numbers, "numbers and pairs_items text"),
+        (text.astype("S"), [1.0, 2], "numbers and pairs_items bytes"),
+    ):
+        refuses(ValueError, said, interactions_from_pairs, [1, 2], what, items=items)
+        assert interactions_from_pairs([1, 2], what.tolist(), items=items).matrix.nnz == 0
+    for what, items in ((numbers, [1.0, 2.0]), (numbers, ["1", 2]), (text, text)):
+        assert interactions_from_pairs([1, 2], what, items=items).matrix.nnz > 0
+
+
 # -- the best items --------------------------------------------------------------------------------
 
 

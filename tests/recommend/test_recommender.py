@@ -157,6 +157,12 @@ def test_recommendations_leave_out_what_is_known_and_what_is_not_asked_for(facto
         clone(model).set_params(epsilon=1.0).fit(np.ones((9, 2)))
 
 
+def test_an_item_without_factors_is_similar_to_none(factors):
+    model = DPRecommender(epsilon=3.0, algorithm="popularity").fit(factors[0])
+    near, cosines = model.item_similarity(7, n=3)
+    assert near.tolist() == [-1] * 3 and np.all(cosines == -np.inf)
+
+
 @pytest.mark.deep
 def test_similar_items_share_a_factor(factors):
     with seeded_entropy(0):
