@@ -22,17 +22,11 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._limits import CLEAR, NEGLIGIBLE
-from skdp._validation import check_n_jobs, check_option, check_real, is_real
+from skdp._validation import check_n_jobs, check_option, check_real, is_real, refuse_value
 from skdp.data.blocks import is_paths, one_blas_thread
 from skdp.data.products import in_dtype
 from skdp.data.stored_rows import BlockFiles
-from skdp.exceptions import (
-    BudgetExceededError,
-    PartialSignalWarning,
-    PrivacyError,
-    PrivacyWarning,
-    warn_caller,
-)
+from skdp.exceptions import PartialSignalWarning, PrivacyError, PrivacyWarning, warn_caller
 from skdp.privacy.accounting.receipts import PrivacyReport, cautions
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
@@ -280,7 +274,8 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         """Check the privacy parameters; return a session that nobody was charged for."""
         name = type(self).__name__
         if is_real(self.epsilon) and 0 <= self.epsilon < NEGLIGIBLE and any(around()):
-            raise BudgetExceededError(f"{name} has epsilon={self.epsilon:.3g}. {IS_SPENT}")
+            said = "a float in the range [1e-12, inf]. If it is what remains in a ledger: "
+            refuse_value(self, "epsilon", said + IS_SPENT[:-1], self.epsilon)
         epsilon = check_real(self, "epsilon", NEGLIGIBLE, math.inf, closed="both")
         delta = check_real(self, "delta", 0, 1, closed="left")
         if delta == 0 and epsilon != math.inf and not self._offers_pure_dp():
