@@ -441,7 +441,8 @@ def payment_for(
     counted = cost.fits, cost.refits
     meaning = cost.unit, cost.adjacency, cost.losses, cost.seeded
     if not is_search(fitted):  # a function: whether it is called, and how often, is not known
-        name = f"cross-validation of {type(fitted).__name__} (folds as you stated)"
+        stated = "folds as you stated" + "; exact scores are not covered" * cost.exact_scores
+        name = f"cross-validation of {type(fitted).__name__} ({stated})"
         parts = (*_private_parts(fitted), *_private_scorers(scoring))
         return Payment(parts, LedgerFit(name, *meaning, sessions=cost._sessions), *counted)
     parts = _private_parts(fitted.estimator)

@@ -209,6 +209,8 @@ def test_cross_validation_is_paid_for_with_its_folds():
         with ledger.charge(model, cv=cv, scoring=SCORER):
             cross_validate(model, X, cv=cv, scoring=SCORER, error_score="raise")
     assert len(result["estimator"]) == 4
+    exact = ["exact scores are not covered" in entry.estimator for entry in ledger.entries]
+    assert exact == [True, False] and ledger.report().count("exact scores are not") == 1
     assert ledger.entries[1].losses == search_cost(model, cv=cv, scoring=SCORER).losses
 
 
