@@ -78,6 +78,7 @@ LOSSES = {
     "share_lost": ("reconstruct", _share_lost),  # given the origin of the model first
     "missed_items": ("recommend", lambda x, found: found),  # which are the losses
 }
+SHARES = ("zero_one", "share_lost", "missed_items")  # between 0 and 1, whatever the data are
 
 
 def _by_row(method, loss, X, y, found):
@@ -286,7 +287,7 @@ class PrivateScorer:
     def score_of(self, total: float, n: float) -> float:
         """Return the mean score of n units whose losses lie about the middle of their bounds."""
         low, high = self.bounds
-        return -min(max(low + (high - low) / 2 - total / n, low), high)
+        return 0.0 - min(max(low + (high - low) / 2 - total / n, low), high)  # no -0.0
 
     def _query(self, model, X, y, groups, unit, private_count):
         """Return the query, and the number of units where it is public."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any, Self
 
 from sklearn.base import MetaEstimatorMixin, is_classifier
@@ -18,7 +19,7 @@ from skdp._validation import Seed, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import is_dask_array
 from skdp.decomposition._base import each_by_itself
-from skdp.exceptions import PrivacyError
+from skdp.exceptions import PrivacyError, PrivacyWarning, warn_caller
 from skdp.model_selection._cost import candidate_of, dp_parts, meaning_of, planned_fit
 from skdp.model_selection._pipelines import check_searchable
 from skdp.model_selection._scorers import PrivateScorer, own_scorer, scored_unit
@@ -131,6 +132,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
             refuse_blocks(self, X, "to score each row")
         if getattr(y, "ndim", 1) == 2 and not get_tags(self).target_tags.multi_output:
             y = column_or_1d(y, warn=True)  # here, as nobody hears what a run warns of
+        self._warn_of_other_budgets(candidates)
         plan = self._plan(candidates)
         meaning = self._checked_meaning(candidates, fit_params)
         limit, seeded = RunLimit(*meaning, plan.run), self.random_state is not None
@@ -185,6 +187,17 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         for params in candidates:  # a candidate may replace a step of the pipeline
             check_searchable(candidate_of(self.estimator, params), self.assume_rowwise)
         return candidates
+
+    def _warn_of_other_budgets(self, candidates):
+        """Warn of a budget of a single private step: it looks like a promise, and is not used."""
+        for part, *others in (dp_parts(candidate_of(self.estimator, each)) for each in candidates):
+            for name in () if others else ("epsilon", "delta"):
+                own, taken = getattr(part, name), getattr(self, name)
+                if own not in (signature(type(part)).parameters[name].default, taken):
+                    said = f"the search's {name}={taken:g} takes the place of {name}={own:g} of its"
+                    how = f"give {name} to {type(self).__name__} alone."
+                    warn_caller(f"{said} {type(part).__name__}: {how}", PrivacyWarning)
+                    return
 
     @property
     def _scorer(self):
@@ -312,6 +325,9 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
     def score(self, X: Any, y: Any = None) -> Any:
         """Score the best model without noise: not covered by epsilon for private rows.
 
+        This is the estimator's own score, such as R^2 or the accuracy. `best_score_` is minus a
+        mean loss: the two are not comparable.
+
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
@@ -364,7 +380,8 @@ class DPGridSearchCV(PrivateSearch):
     cv : None, default=None
         A search has no folds; any other value raises an error.
     epsilon, delta : float, default=1.0, 1e-6
-        Total budget of one call of fit, for the tuning and the model. With ``delta=0`` estimators
+        Total budget of one call of fit, for the tuning and the model, whatever `estimator` has; a
+        single private step with a budget of its own gives a warning. With ``delta=0`` estimators
         that offer it are tuned with pure differential privacy. An epsilon above about 35 (at the
         default delta) has the noise of 35.
     strategy : {"auto", "random_stopping", "compose"}, default="auto"
@@ -392,12 +409,14 @@ class DPGridSearchCV(PrivateSearch):
     best_params_ : dict
         Its parameters.
     best_score_ : float
-        Its private score, minus the mean loss.
+        Its private score: minus the noisy mean loss, which is not what ``score`` returns. Minus the
+        squared error for regressors, not R^2; minus the error rate for "accuracy".
     best_index_ : int
         Its index in `cv_results_`.
     cv_results_ : dict
         Released scores: of all candidates for "compose", otherwise of the published run alone.
-        ``std_test_score`` is the standard deviation of their noise.
+        ``std_test_score`` is the standard deviation of their noise. Scores are clipped to the
+        bounds of the loss, and equal ones share a rank; noisy sums before clipping decide.
     selection_plan_ : Selection
         How the budget was divided: public, and fixed before data were read.
     privacy_spent_ : PrivacySpent
@@ -509,7 +528,8 @@ class DPRandomizedSearchCV(PrivateSearch):
     cv : None, default=None
         A search has no folds; any other value raises an error.
     epsilon, delta : float, default=1.0, 1e-6
-        Total budget of one call of fit, for the tuning and the model. With ``delta=0`` estimators
+        Total budget of one call of fit, for the tuning and the model, whatever `estimator` has; a
+        single private step with a budget of its own gives a warning. With ``delta=0`` estimators
         that offer it are tuned with pure differential privacy. An epsilon above about 35 (at the
         default delta) has the noise of 35.
     n_iter : int, default=10
@@ -539,12 +559,14 @@ class DPRandomizedSearchCV(PrivateSearch):
     best_params_ : dict
         Its parameters.
     best_score_ : float
-        Its private score, minus the mean loss.
+        Its private score: minus the noisy mean loss, which is not what ``score`` returns. Minus the
+        squared error for regressors, not R^2; minus the error rate for "accuracy".
     best_index_ : int
         Its index in `cv_results_`.
     cv_results_ : dict
         Released scores: of all candidates for "compose", otherwise of the published run alone.
-        ``std_test_score`` is the standard deviation of their noise.
+        ``std_test_score`` is the standard deviation of their noise. Scores are clipped to the
+        bounds of the loss, and equal ones share a rank; noisy sums before clipping decide.
     selection_plan_ : Selection
         How the budget was divided: public, and fixed before data were read.
     privacy_spent_ : PrivacySpent

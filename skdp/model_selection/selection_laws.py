@@ -16,8 +16,9 @@ from sklearn.base import OneToOneFeatureMixin
 from skdp._limits import LARGEST
 from skdp._validation import check_rank
 from skdp.decomposition._base import LinearTransformMixin
-from skdp.exceptions import HELD, unheard, warn_caller
+from skdp.exceptions import HELD, PartialSignalWarning, unheard, warn_caller
 from skdp.model_selection._cost import budget_for, candidate_of, dp_parts, set_budget
+from skdp.model_selection._scorers import SHARES
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, mu_from_epsilon_delta
 from skdp.privacy.accounting.receipts import LedgerEntry, aligned, html_table
@@ -376,7 +377,8 @@ class Runs:
         }
         results["params"] = [dict(run.params) for run in published]
         results |= {"mean_test_score": scores, "std_test_score": noise / n}
-        results["rank_test_score"] = 1 + np.sum(totals[None, :] > totals[:, None], axis=1)
+        results["rank_test_score"] = 1 + np.sum(scores[None, :] > scores[:, None], axis=1)
+        self._warn_if_random(scores, noise.max() / n)
         names = ("n_features_in_", "feature_names_in_", "classes_")
         seen = {name: getattr(best.model, name) for name in names if hasattr(best.model, name)}
         return seen | {
@@ -387,6 +389,23 @@ class Runs:
             "cv_results_": results,
             "selection_plan_": self.plan,
         }
+
+    def _warn_if_random(self, scores, noise):
+        """Warn if noise is as large as all that losses differ by, judged by what is released."""
+        scorer, k = self.search._scorer, len(self.candidates)
+        low, high = scorer.bounds
+        reach = high - low
+        if self.plan.strategy == "compose":  # how far all losses are from one end of their bounds
+            reach = min(-low - scores.min(), high + scores.max())
+        fine = noise < 0.01 and scorer.loss in SHARES  # candidates differ by a few in a hundred
+        if k > 1 and reach < 2 * noise and not fine:
+            warn_caller(
+                f"the choice among {k} candidates is nearly random: losses have noise of "
+                f"{noise:.3g}, and lie within twice that of an end of their bounds, ({low:.4g}, "
+                f"{high:.4g}). Give better bounds of the loss (or 'target_bounds') if you know "
+                "them. Fewer candidates, more data or a larger epsilon help too.",
+                PartialSignalWarning,
+            )
 
     def ledger(self):
         """Return the lines of the receipt: one for each run, or one for the search."""

@@ -255,6 +255,34 @@ def test_estimators_have_a_score_of_their_own(rng):
     assert search.best_score_ == pytest.approx(-error, abs=0.2)
 
 
+@pytest.mark.parametrize("strategy", ["compose", "random_stopping"])
+def test_a_choice_within_the_noise_says_so(strategy):
+    """With bounds that are far too wide, all scores were -0.0, and ranks differed from them."""
+    ridge = DPRidge(clip_norm=2.0, target_bounds=(0, 1e5))
+    n, options = (1000, {}) if strategy == "compose" else (20, {"strategy": strategy})
+    search = DPGridSearchCV(ridge, {"alpha": [0.1, 1, 10, 100]}, **options)
+    with seeded_entropy(3):
+        said = messages_of(search.fit, X[:n], Y[:n])
+    assert sum("the choice among 4 candidates is nearly random" in each for each in said) == 1
+    results = search.cv_results_
+    if not options:
+        assert "-0." not in str(results["mean_test_score"].tolist())
+        assert set(results["rank_test_score"]) == {1, 4}  # three of them are clipped
+        assert sum(results["mean_test_score"] == 0) == 3
+
+
+def test_an_epsilon_that_is_not_used_is_named():
+    """Searches spent ten times what their estimator said, in silence."""
+    for stated in ({"epsilon": 0.1}, {"delta": 1e-9}, {"epsilon": 0.1, "delta": 1e-9}):
+        search = pca_search(estimator=DPPCA(clip_norm=1.0, **stated))
+        (said,) = messages_of(search.fit, X)
+        assert f"takes the place of {next(iter(stated))}=" in said
+        search.set_params(**stated)
+        assert not messages_of(search._warn_of_other_budgets, [{}])
+    both = make_pipeline(DPTruncatedSVD(epsilon=4.0), DPRidge())  # these set their ratio
+    assert not messages_of(DPGridSearchCV(both, {})._warn_of_other_budgets, [{}])
+
+
 # -- ledgers -------------------------------------------------------------------------------------
 
 

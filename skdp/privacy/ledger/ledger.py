@@ -377,8 +377,9 @@ class PrivacyLedger:
         fitted : estimator
             `GridSearchCV` or `RandomizedSearchCV` with private scorers: charged in advance, as
             `search_cost` counts it. A private estimator with `cv` (and `scoring`): one
-            cross-validation; the report says if scores are exact, as no ledger covers those. Without `cv`, an estimator of scikit-learn that fits clones on all its
-            rows (`VotingRegressor`, `MultiOutputRegressor`, `ColumnTransformer`, ...): each fit is
+            cross-validation; the report says if scores are exact, as no ledger covers those.
+            Without `cv`, an estimator of scikit-learn that fits clones on all its rows
+            (`VotingRegressor`, `MultiOutputRegressor`, `ColumnTransformer`, ...): each fit is
             charged when it starts.
         n_samples : int, default=None
             Number of rows, if it is public.
