@@ -410,8 +410,10 @@ def test_warnings_of_lost_runs_are_dropped(strategy):
     runs = {"mean_n_runs": 30} if strategy == "random_stopping" else {}
     grid = {"max_iter": [1] if runs else [1, 2, 3]}
     search = DPGridSearchCV(DPTraceRegressor(1), grid, SQUARED, strategy=strategy, **runs)
-    (said,) = messages_of(search.fit, X[:50], Y[:50])
+    said, *of_choice = messages_of(search.fit, X[:50], Y[:50])
     assert said.startswith("DPTraceRegressor")
+    assert all(each.startswith("the choice among 3") for each in of_choice[:1])
+    assert not of_choice[1:]
 
 
 def test_runs_of_two_threads_keep_their_warnings_to_themselves(monkeypatch):
