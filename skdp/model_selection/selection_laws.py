@@ -394,11 +394,11 @@ class Runs:
         """Warn if noise is as large as all that losses differ by, judged by what is released."""
         scorer, k = self.search._scorer, len(self.candidates)
         low, high = scorer.bounds
-        reach = high - low
+        widest = high - low
         if self.plan.strategy == "compose":  # how far all losses are from one end of their bounds
-            reach = min(-low - scores.min(), high + scores.max())
+            widest = min(-low - scores.min(), high + scores.max())
         fine = noise < 0.01 and scorer.loss in SHARES  # candidates differ by a few in a hundred
-        if k > 1 and reach < 2 * noise and not fine:
+        if k > 1 and widest < 2 * noise and not fine:
             warn_caller(
                 f"the choice among {k} candidates is nearly random: losses have noise of "
                 f"{noise:.3g}, and lie within twice that of an end of their bounds, ({low:.4g}, "
