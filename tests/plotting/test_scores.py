@@ -15,7 +15,7 @@ def fitted(n=6000, classes=(0, 1), **params):
     rng = np.random.default_rng(0)
     y = np.arange(n) % 2
     X = rng.standard_normal((n, 3)) + 2.0 * y[:, None] * [1, 1, 0]
-    return DPScoreDensity(classes=classes, limits=LIMITS, **params).fit(X, y)
+    return DPScoreDensity(classes=classes, limits=LIMITS, **params).fit(X, y if classes else None)
 
 
 def test_density_with_a_contour_for_each_class():
