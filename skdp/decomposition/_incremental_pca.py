@@ -207,7 +207,8 @@ class DPIncrementalPCA(
     var_ : ndarray of shape (n_features,)
         Released variance of each feature; not set beyond 4000 features.
     noise_variance_ : float
-        Variance outside the components, per direction.
+        Variance outside the components, per direction: at least the noise of its estimate
+        (up to 4000 features).
     n_components_ : int
         Number of components.
     n_samples_seen_ : int

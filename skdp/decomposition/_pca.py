@@ -217,7 +217,7 @@ class DPPCA(
         Number of rows: released under "add_remove", exact under "replace". With groups, their
         total weight.
     noise_variance_ : float
-        Variance outside the components, per direction.
+        Variance outside the components, per direction: at least the noise of its estimate.
     clip_norm_ : float
         The clip norm that was used: released, and at most the given one.
     n_features_in_ : int

@@ -192,7 +192,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         """Warn of a budget of a single private step: it looks like a promise, and is not used."""
         for part, *others in (dp_parts(candidate_of(self.estimator, each)) for each in candidates):
             for name in () if others else ("epsilon", "delta"):
-                own, taken = getattr(part, name), getattr(self, name)
+                own, taken = check_real(part, name, 0, math.inf, closed="both"), getattr(self, name)
                 if own not in (signature(type(part)).parameters[name].default, taken):
                     said = f"the search's {name}={taken:g} takes the place of {name}={own:g} of its"
                     how = f"give {name} to {type(self).__name__} alone."

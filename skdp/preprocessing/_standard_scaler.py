@@ -226,7 +226,7 @@ class DPStandardScaler(
             return
         X = X if hasattr(X, "shape") else np.asarray(X, dtype=object)
         labels = _inputs.split_users(X, self.group_column)[1]
-        if any(isinstance(label, str) for label in labels.tolist()):
+        if any(isinstance(label, str | bytes) for label in labels.tolist()):
             raise ValueError(
                 "DPStandardScaler passes 'group_column' on as a column of floats, which may merge "
                 "labels that are text: number the groups first (pandas.factorize), or leave out "

@@ -271,6 +271,12 @@ def test_a_choice_within_the_noise_says_so(strategy):
         assert sum(results["mean_test_score"] == 0) == 3
 
 
+@pytest.mark.parametrize("epsilon", ["1", None, math.nan, [1.0]])
+def test_an_epsilon_of_an_estimator_is_a_number_even_if_it_is_not_used(epsilon):
+    search = pca_search(estimator=DPPCA(clip_norm=1.0, epsilon=epsilon))
+    refuses(ValueError, "The 'epsilon' parameter of DPPCA must be a float", search.fit, X)
+
+
 def test_an_epsilon_that_is_not_used_is_named():
     """Searches spent ten times what their estimator said, in silence."""
     for stated in ({"epsilon": 0.1}, {"delta": 1e-9}, {"epsilon": 0.1, "delta": 1e-9}):

@@ -244,8 +244,12 @@ def test_a_column_too_far_from_zero_is_said_and_the_remedy_holds():
     np.testing.assert_allclose(DPStandardScaler().fit(rows - [0, 1e9]).scale_, 1.0, rtol=0.3)
 
 
+def as_bytes(X):
+    return X.astype("S")
+
+
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-@pytest.mark.parametrize("form", [pd.DataFrame, np.asarray, lambda X: X.tolist()])
+@pytest.mark.parametrize("form", [pd.DataFrame, np.asarray, np.ndarray.tolist, as_bytes])
 @pytest.mark.parametrize("call", ["fit", "transform"])
 def test_persons_that_are_text_are_refused(form, call):
     """As floats, "7" and "07" would be one person, whom the next step protects once."""

@@ -120,8 +120,9 @@ class Bounded(NamedTuple):
 class PrivateQuery:
     """Base of the classes that own private data: `Ask` wraps these, and nothing else.
 
-    `rounding` is how many steps of rounding, about, a release of a fit has to cover. A fit whose
-    whole noise is smaller is refused before it reads anything (`check_later_releases`).
+    `rounding` is larger the smaller the parts of the budget are that releases of a fit have:
+    `check_later_releases` multiplies steps of rounding by it, and refuses a budget that these may
+    use up.
     """
 
     rounding = 5.0
