@@ -86,7 +86,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         X that are centred by public numbers.
     fit_biases : bool, default=True
         Whether to fit a mean of each row and column of the matrix too, if X is CSR (ratings) and an
-        intercept is fitted. They receive 6% of the budget of the gradients, or all of it if there
+        intercept is fitted. They receive 20% of the budget of the gradients, or all of it if there
         are too few records for a matrix.
     random_state : int, Generator, RandomState or None, default=None
         None draws noise from the operating system. With anything else the noise can be

@@ -18,7 +18,7 @@ from skdp.solvers.whitening import Means, MeansFacts, energies, trace_attributes
 from skdp.units import unit_of
 
 # Fraction of the budget of the gradients (or of the initial estimate) for first biases.
-_BIAS_SHARE = 0.06
+_BIAS_SHARE = 0.2
 _STEPS = 8  # gradient steps where records are few
 # For the release that calibrates predictions, in standard deviations of the targets. _CLIP_NORMS:
 # range of the clip norm of its rows; within it, the noise is at most _NOISE_RATIO of the sum of
