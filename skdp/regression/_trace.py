@@ -82,7 +82,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         Budget fraction of each release. The keys depend on the other parameters; an error for a
         wrong key lists them.
     fit_intercept : bool, default=True
-        Whether to fit an intercept: 3% of the budget find a private centre of y. False is for y and
+        Whether to fit an intercept: 6% of the budget find a private centre of y. False is for y and
         X that are centred by public numbers.
     fit_biases : bool, default=True
         Whether to fit a mean of each row and column of the matrix too, if X is CSR (ratings) and an
@@ -273,14 +273,16 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             key = "gradients" if facts.max_iter else "init"
             facts = facts._replace(**{key: getattr(facts, key) + shares.get("units", 0.0)})
             shares = shares | {"units": 0.0}
+        unseen = self.fit_intercept and not (centre.found and centre.sd)  # 0: epsilon is infinite
         try:
-            if not (centre.found and centre.sd) and self.fit_intercept:  # 0: epsilon is infinite
+            if unseen:
                 raise NoSignalError
             place, query, ask, design = self._whiten(ask, query, n, design, shares, facts, place)
             if design is None:
                 raise NoSignalError
         except NoSignalError:
-            fit = zero_fit(shape, facts.rank, "the noise hides the scale of X")
+            hidden = "the targets" if unseen else "X"
+            fit = zero_fit(shape, facts.rank, f"the noise hides the scale of {hidden}")
             return _trace_steps.calibrated(None, fit, facts, None, None, centre, 0.0, place)
         bias = (1.0 if place.radius else _BIAS) * math.sqrt(design.lam) * self.fit_intercept
         scales = {

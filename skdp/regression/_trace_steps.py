@@ -120,7 +120,7 @@ def default_shares(estimator):
     if searches_covariance(estimator):
         shares |= {"covariance": 0.05, "units": 0.08, "mean": 0.03}
     if estimator.fit_intercept:
-        shares["center"] = 0.03
+        shares["center"] = 0.06
     if estimator.solver == "spectral_init":
         shares["initialization"] = 1 - math.fsum(shares.values()) + shares["initialization"]
         return shares
@@ -159,6 +159,7 @@ def remedy_of(n, needed, shape):
         return f"{said}or a smaller matrix.{flat}"
     return (
         f"There are enough records ({needed}, if 'measurement_covariance' fits X): the entries of "
-        "X may be correlated in another way, as pixels are. Use DPRidge, or give the public "
-        "covariance of X as 'measurement_covariance'."
+        "X may be correlated in another way, as pixels are, or few targets differ from the others. "
+        "Use DPRidge or a larger 'epsilon', or give the public covariance of X as "
+        "'measurement_covariance'."
     )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
+from sklearn.datasets import load_digits
 
 from skdp.datasets import make_ratings
 from skdp.exceptions import UtilityWarning
@@ -79,7 +80,7 @@ def test_a_zero_matrix_predicts_the_centre(monkeypatch):
     told, remedy = [], _trace_steps.remedy_of
     monkeypatch.setattr(_trace_steps, "remedy_of", lambda n, *_: told.append(n) or remedy(n, *_))
     model = DPTraceRegressor(epsilon=2.0, random_state=0)
-    for n, said in ((2000, "no singular value exceeds the noise level"), (100, "the scale of X")):
+    for n, said in ((2000, "no singular value exceeds the noise level"), (100, "the scale of the targets")):
         with pytest.warns(UtilityWarning, match=said):
             model.fit(X[:n], y[:n] + 40.0)
         assert told.pop() == model.n_samples_ != n  # what is advised follows from the released one
@@ -115,6 +116,14 @@ def test_outliers_do_little():
     X, y, M = sample(6000)
     y[:60], X[30:60] = 1e6, 1e3 * X[30:60]
     assert error(DPTraceRegressor(epsilon=2.0, random_state=0).fit(X, y), M) < 0.12
+
+
+def test_scales_of_rare_targets_are_found():
+    """Of 180 ones in 1800 targets. With half of the budget for the scale, 7 of 10 fits are zero."""
+    digits = load_digits()
+    X, y = digits.images, (digits.target == 0).astype(float)
+    fits = (DPTraceRegressor(random_state=seed).fit(X, y) for seed in range(10))
+    assert sum(model.score(X, y) > 0.5 for model in fits) >= 8
 
 
 def test_rare_targets_are_predicted():
@@ -229,7 +238,7 @@ ABOVE_NOISE = [  # test data of 40 records are enough for these
 
 @pytest.mark.thorough
 def test_a_known_covariance_that_is_no_product():
-    """Errors .004 with it, .06 with the nearest product and with a learnt one, when written."""
+    """Errors .006 with it, .06 with the nearest product, .022 with a learnt one, when written."""
     rng = np.random.default_rng(3)
     Q = np.linalg.qr(rng.standard_normal((36, 36)))[0]
     spectrum = np.geomspace(1, 30, 36)
@@ -237,10 +246,14 @@ def test_a_known_covariance_that_is_no_product():
     M = sample(2, 7, (6, 6), (1.0, 1.0))[2]
     X = rng.standard_normal((12_000, 36)) @ (Q * np.sqrt(spectrum)).T
     y = 5.0 + X @ M.ravel() + 0.3 * rng.standard_normal(12_000)
-    model = DPTraceRegressor(2, matrix_shape=(6, 6), epsilon=2.0, random_state=1)
-    known = clone(model).set_params(measurement_covariance=covariance).fit(X, y)
-    assert error(known, M) < 0.02
-    assert error(known, M) < 0.3 * error(model.fit(X, y), M)
+    model = DPTraceRegressor(2, matrix_shape=(6, 6), epsilon=2.0)
+    known = clone(model).set_params(measurement_covariance=covariance)
+    errors = [
+        [error(fit.set_params(random_state=seed).fit(X, y), M) for fit in (known, model)]
+        for seed in range(1, 9)
+    ]
+    with_it, learnt = np.median(errors, axis=0)
+    assert with_it < min(0.01, 0.3 * learnt)
     assert known.intercept_ == pytest.approx(5.0, abs=0.1)
     report = transcript_audit(known, worst_case_pair(known)).check()
     assert 0.97 <= report.realised_mu / report.claimed_mu <= 1 + 1e-9
