@@ -52,12 +52,13 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
         _refuse_form(name, part)
     kinds = [_validation.columns_of(part, "OUST") for part in data]
     texts = "".join(found or " in y" * i for i, found in enumerate(kinds) if found is not None)
-    text = (
-        f"{name} needs numbers, and found text{texts}: encode categories by a public list first, "
-        "with OneHotEncoder(categories=[...], handle_unknown='ignore') in a ColumnTransformer."
-        + " Labels need a classifier."
-        * texts.endswith(" in y")
+    remedy = (
+        "encode categories by a public list first, with OneHotEncoder(categories=[...], "
+        "handle_unknown='ignore') in a ColumnTransformer."
     )
+    if texts and kinds[0] is None:  # in y alone
+        remedy = "pass numbers, or labels to a classifier."
+    text = f"{name} needs numbers, and found text{texts}: {remedy}"
     advice = {
         # Categories in a frame cannot be cast; periods and intervals are objects.
         **dict.fromkeys(("could not convert string", "Cannot cast", "Period'", "Interval'"), text),
@@ -108,8 +109,9 @@ def check_numbers(y: Any, name: str = "y") -> Any:
     y = blocks.in_64_bits(np.asarray(y))
     if y.dtype.kind not in "fiub":
         raise ValueError(
-            f"{name} must hold numbers. Got values of type {y.dtype.type.__name__}: encode "
-            f"categories by a public list first; {_DATES}."
+            f"{name} must hold numbers. Got values of type {y.dtype.type.__name__}: "
+            + "pass labels to a classifier; " * (name == "y")
+            + f"{_DATES}."
         )
     with QUIET():  # scikit-learn looks for NaN alone among objects
         assert_all_finite(y, input_name=name)

@@ -67,8 +67,9 @@ TEXTS = {
         else pd.DataFrame(values).add_prefix("c").assign(c0=pd.Categorical([SECRET] * N))
     ),
 }
-# form -> (values of that form, the remedy that is told)
-BAD = {form: (make, "encode categories by a public list first") for form, make in TEXTS.items()} | {
+TEXT = "encode categories by a public list first"
+# form -> (values of that form, the remedy that is told of rows)
+BAD = {form: (make, TEXT) for form, make in TEXTS.items()} | {
     "integer": (with_one(HUGE), "that a float can hold"),
     "dates": (lambda values: np.full(values.shape, DATE), "subtract a public date"),
     "a date": (with_one(DATE), "subtract a public date"),
@@ -117,10 +118,11 @@ def test_what_is_no_number_is_refused_and_not_quoted(model, form):
     make, remedy = BAD[form]
     refused = []
     if class_name(model) != "DPRecommender" or form not in ("integer", "categories"):  # few columns
-        refused.append(refusal(model, make(X), *y, **fit_params))
+        refused.append((refusal(model, make(X), *y, **fit_params), remedy))
     if model in NUMERIC_Y:
-        refused.append(refusal(model, X, make(y[0]), **fit_params))
-    for text in refused:
+        remedy = "labels to a classifier" if form in TEXTS else remedy
+        refused.append((refusal(model, X, make(y[0]), **fit_params), remedy))
+    for text, remedy in refused:
         assert remedy in text and SECRET not in text and "2020" not in text
 
 
@@ -155,7 +157,7 @@ def test_text_is_not_quoted_after_the_fit(model):
         use = fitted.predict if hasattr(fitted, "predict") else fitted.transform
         for form in forms:
             text = told(lambda use=use, form=form: use(TEXTS[form](X)))
-            assert "encode categories by a public list first" in text and SECRET not in text
+            assert TEXT in text and SECRET not in text
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # noise
@@ -171,7 +173,8 @@ def test_scores_quote_no_target(model):
         if not hasattr(model, "classes_"):
             calls.append(lambda given=given: model.score(X, given, **params))
         for text in map(told, calls):
-            assert remedy in text and SECRET not in text
+            assert remedy in text or (remedy == TEXT and "must hold numbers" in text)
+            assert SECRET not in text
     assert "needs 'y'. Got None" in told(lambda: model.score(X, None, **params))
     if hasattr(model, "classes_"):
         y = model.predict(X, **params).astype(object)
@@ -192,7 +195,7 @@ def test_scores_quote_no_target(model):
 def test_functions_quote_no_entry(action, tmp_path):
     mapped = np.memmap(tmp_path / "rows", dtype=float, mode="w+", shape=(N, D))
     refused = told(lambda: action(with_one(SECRET)(np.zeros((N, D))), mapped))
-    assert "encode categories" in refused and SECRET not in refused
+    assert re.search("encode categories|to a classifier", refused) and SECRET not in refused
 
 
 class Table:
@@ -250,6 +253,7 @@ def test_text_in_targets_is_told_from_text_in_rows():
     for rows, y in (([[1.0]], ["a"]), ([["a"]], [1.0])):
         text = told(partial(skdp.DPRidge().fit, np.array(rows), pd.Series(y)))
         assert "found text" in text and ("in y" in text) == ("a" in y)
+        assert ("OneHotEncoder" in text) == ("a" not in y) != ("classifier" in text)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -283,12 +283,26 @@ def begins_proven(model, X):
     """
     if not (hasattr(X, "iloc") and type(model) is Pipeline and _widest(model) <= GRAM_FEATURES):
         return 0
+    X = _columns_read(model[0], X)
     plain = all(
         kind.kind in "fiubO" if isinstance(kind, np.dtype) else kind.type is str
         for kind in X.dtypes
     )
     heads = range(len(model) - 1, 0, -1) if plain else ()
     return next((n for n in heads if _is_proven(model[:n], texts=not all_numbers(X))), 0)
+
+
+def _columns_read(step, X):
+    """Return the columns of a frame that a step reads: all, unless it names some and drops others.
+
+    They have no rows, as their types alone matter.
+    """
+    if type(step) is not ColumnTransformer or step.remainder != "drop":
+        return X.iloc[:0]
+    parts = [np.ravel(columns).tolist() for _, part, columns in step.transformers if part != "drop"]
+    read = [column for columns in parts for column in columns]
+    named = all(isinstance(column, str) for column in read)
+    return X.iloc[:0, X.columns.isin(read) if named else slice(None)]
 
 
 def _widest(pipeline):

@@ -68,8 +68,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         meaning = self._meaning(fit_params)
         if scored_unit(meaning[0]).of_groups and fit_params.get("groups") is None:
             raise ValueError(
-                f"{type(self).__name__} scores groups, and needs them apart from X: leave out "
-                "'group_column' and this column of X, and pass 'groups' to fit."
+                f"{type(self).__name__} scores groups: pass 'groups' to fit, and no group_column."
             )
         for params in candidates:  # all of them: the candidates that run are drawn later
             for part in dp_parts(candidate_of(self.estimator, params)):

@@ -478,7 +478,7 @@ HEADS = [
 def test_proven_steps_before_a_model_are_scored_in_a_batch(head, monkeypatch):
     """Each loss is that of its row alone, bit for bit; a row that fails has none."""
     n = 24
-    X = mixed_frame(n)
+    X = mixed_frame(n).assign(dropped=pd.Timestamp("2026-12-01"))
     y = np.where(X["n"] > 4, "yes", "no")
     ridge = DPRidgeClassifier(classes=["no", "yes"], epsilon=9.0, clip_norm=2.0)
     fitted = X.copy()
@@ -512,6 +512,17 @@ def test_other_steps_before_a_model_are_scored_row_by_row():
     ):
         model = make_pipeline(ColumnTransformer([("n", step, ["n"])], sparse_threshold=0), ridge)
         assert _proven.fast_map(model.fit(X, X["n"]), X, "predict") is None
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+@pytest.mark.parametrize(("columns", "rest"), [(["n"], "passthrough"), ([0], "drop")])
+def test_types_of_columns_count_unless_they_are_surely_dropped(columns, rest):
+    X = pd.DataFrame({"n": np.resize([0.0, 9.0], 40), "other": 1.0})
+    head = ColumnTransformer([("n", IMPUTER, columns)], remainder=rest, sparse_threshold=0)
+    ridge = DPRidge(epsilon=9.0, clip_norm=2.0, target_bounds=(0, 9))
+    model = make_pipeline(head, ridge).fit(X, X["n"])
+    assert _proven.begins_proven(model, X) == 1
+    assert _proven.begins_proven(model, X.assign(other=pd.Timestamp("2026-12-01"))) == 0
 
 
 BIG = [2**53, 2**53 + 1]

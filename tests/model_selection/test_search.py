@@ -199,7 +199,7 @@ def test_infinite_epsilon_is_exact():
         ({"estimator": DPTruncatedSVD(1, privacy_unit="spectral")}, "no private score"),
         ({"delta": 0.0}, "pure differential privacy"),
         ({"param_grid": {"privacy_unit": ["row", "group"]}}, "protects .* and the search one row"),
-        ({"estimator": DPPCA(privacy_unit="group", group_column=0)}, "pass 'groups' to fit"),
+        ({"estimator": DPPCA(privacy_unit="group", group_column=0)}, "to fit, and no group_column"),
         # A pure part is no Gaussian: the bound for random stopping would not hold.
         ({"estimator": FLIPPED}, "for 'gaussian' ones only"),
     ],
