@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_array
 
 from skdp import _inputs, _validation, base
 from skdp._limits import CACHED
@@ -166,6 +167,16 @@ class Standardisation(NamedTuple):
                 data /= in_dtype(self.scale, dtype)[X.indices]
         return kind((saturated(data), X.indices.copy(), X.indptr.copy()), shape=X.shape)
 
+    def undone(self, X):
+        """Scale rows back in their own memory; what was truncated is not restored."""
+        if self.scale is not None and sp.issparse(X):
+            X.data *= self.scale[X.indices].astype(X.dtype)
+        elif self.scale is not None:
+            X *= self.scale.astype(X.dtype)
+        if self.mean is not None and not sp.issparse(X):
+            X += self.mean.astype(X.dtype)
+        return X
+
 
 class PublicScaler(_PublicStep):
     """Scale each column from public bounds to [-1, 1] or [0, 1], and truncate what lies outside.
@@ -245,11 +256,27 @@ class PublicScaler(_PublicStep):
         _validation.check_column_bounds(self)
         names = _validation.column_names(X) or getattr(self, "feature_names_in_", None)
         X = _inputs.checked(self, X, accept_sparse="csr", reset=False, copy=True)
-        low, high, center, size = self._map(X, names)
-        return Standardisation((low, high), center, size)(X)
+        return self._map(X, names)(X)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Scale rows back to the bounds. What was truncated stays at its bound.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Scaled rows.
+
+        Returns
+        -------
+        X_original : {ndarray, CSR matrix} of shape (n_samples, n_features)
+            Rows in the units of the bounds, a copy.
+        """
+        _validation.check_column_bounds(self)
+        X = _inputs.advised(self, check_array, X, accept_sparse="csr", copy=True, input_name="X")
+        return self._map(X, getattr(self, "feature_names_in_", None)).undone(X)
 
     def _map(self, X, names):
-        """Return lows, highs, what becomes zero, and what becomes one, for each column."""
+        """Return the map of columns by public bounds."""
         low, high = _validation.column_bounds(self, X.shape[1], names)
         center = np.where((low == 0) | (high == 0), 0.0, low + (high - low) / 2)
         if sp.issparse(X) and center.any():
@@ -258,4 +285,4 @@ class PublicScaler(_PublicStep):
                 "PublicScaler keeps sparse rows sparse only where zero is a bound of each column, "
                 f"or in the middle. In column {column} it is not: use such bounds, or X.toarray()."
             )
-        return low, high, center, np.maximum(high - center, center - low)
+        return Standardisation((low, high), center, np.maximum(high - center, center - low))

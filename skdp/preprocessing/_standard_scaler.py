@@ -346,12 +346,14 @@ class DPStandardScaler(
         """
         check_is_fitted(self)
         self._refuse_text_labels(X)
-        mean, size = self.mean_ if self.with_mean else None, self.scale_ if self.with_std else None
-        scale = Standardisation(self.feature_bounds_, mean, size)
-        source = _inputs.as_blocks(X)
+        scale, source = self._map(), _inputs.as_blocks(X)
         if source is None:
             return scale(_inputs.checked(self, X, accept_sparse=self._accepted(X), reset=False))
         return _inputs.map_blocks(self, X, source, scale, source.n_features)
+
+    def _map(self):
+        mean, size = self.mean_ if self.with_mean else None, self.scale_ if self.with_std else None
+        return Standardisation(self.feature_bounds_, mean, size)
 
     def inverse_transform(self, X: Any) -> Any:
         """Undo the scaling and the centring.
@@ -370,13 +372,7 @@ class DPStandardScaler(
         X = _inputs.advised(
             self, check_array, X, accept_sparse=self._accepted(X), copy=True, input_name="X"
         )
-        if self.with_std and sp.issparse(X):
-            X.data *= self.scale_[X.indices].astype(X.dtype)
-        elif self.with_std:
-            X *= self.scale_.astype(X.dtype)
-        if self.with_mean:
-            X += self.mean_.astype(X.dtype)
-        return X
+        return self._map().undone(X)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -126,6 +126,23 @@ def test_bad_bounds_are_refused_in_one_way(bounds):
         refuses(ValueError, r"The 'bounds' parameter of PublicScaler must be a pair", act, FRAME)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_way_back_restores_what_was_not_truncated(dtype):
+    scaler = PublicScaler([(18, 90), (-10, 0), (0, 2e5)])
+    Z = scaler.transform(X.astype(dtype))
+    back = scaler.inverse_transform(Z)
+    assert back.dtype == dtype
+    np.testing.assert_allclose(back, np.clip(X, [18, -10, 0], [90, 0, 2e5]), rtol=1e-5)
+    np.testing.assert_array_equal(Z, scaler.transform(X.astype(dtype)))  # untouched
+    sparse, rows = PublicScaler((0, 9)), sp.csr_array(np.abs(X))
+    back = sparse.inverse_transform(sparse.transform(rows))
+    np.testing.assert_allclose(back.toarray(), np.clip(rows.toarray(), 0, 9))
+    refuses(ValueError, "for 2 columns", scaler.inverse_transform, X[:, :2])
+    by_name = PublicScaler({"balance": (0, 2), "age": (0, 4), "income": (0, 8)}).fit(FRAME)
+    ends = dict(zip(FRAME, by_name.inverse_transform(np.ones((1, 3), int))[0], strict=True))
+    assert ends == {"balance": 2, "age": 4, "income": 8}
+
+
 def test_a_column_below_zero_stays_below_zero():
     found = PublicScaler((-5.0, 0.0)).transform([[-9.0], [-5.0], [-2.5], [0.0], [3.0]])
     assert found.ravel().tolist() == [-1.0, -1.0, -0.5, 0.0, 0.0]
