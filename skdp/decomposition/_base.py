@@ -518,7 +518,7 @@ class ProbabilisticModelMixin:
         Returns
         -------
         ll : ndarray of shape (n_samples,)
-            Log-likelihood of each row.
+            Log-likelihood of each row; -inf with all components, if a released variance is 0.
         """
         check_is_fitted(self)
         X = checked(self, X, reset=False)

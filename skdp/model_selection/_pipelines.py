@@ -23,6 +23,8 @@ from skdp.units import unit_of
 
 # What `check_pipeline` reports.
 
+_STEPS = "Private steps, whose budgets add up (with_budget sets the total, PrivacyLedger shows it):"
+
 
 class PipelineProblem(NamedTuple):
     """One reason why a pipeline is not private from end to end.
@@ -82,7 +84,7 @@ class PipelineReport:
             lines.append(f"- {problem.step} [{problem.kind}]: {problem.message}")
             lines.append(f"  Remedy: {problem.remedy}")
         if self.private_steps:
-            lines.append("Private steps, whose budgets add up (see PrivacyLedger):")
+            lines.append(_STEPS)
             lines += [f"- {step}: {spends}" for step, spends in self.private_steps]
         lines += [f"Assumed, not checked: {text}" for text in self.assumptions]
         return "\n".join(lines)
@@ -94,7 +96,7 @@ class PipelineReport:
         if self.problems:
             parts.append(html_table(self.problems, PipelineProblem._fields))
         if self.private_steps:
-            parts.append("<p>Private steps, whose budgets add up (see PrivacyLedger):</p>")
+            parts.append(f"<p>{_STEPS}</p>")
             parts.append(html_table(self.private_steps, ("step", "spends")))
         parts += [f"<p>Assumed, not checked: {html.escape(text)}</p>" for text in self.assumptions]
         return "".join(parts)
