@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 import sklearn
+from scipy.stats import multivariate_normal
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
@@ -288,6 +289,23 @@ def test_a_person_in_a_second_batch_is_an_error_without_charge(adjacency):
     assert_same_bits(released(model) | {"n_samples_": model.n_samples_seen_}, expected)
     if adjacency == "replace":
         assert model.n_samples_seen_ == len(np.unique(groups))
+
+
+def test_batches_and_scores_may_have_a_column_of_persons(tmp_path):
+    X, _, groups = table(40)
+    batches = [(X[rows], groups[rows]) for rows in (groups < 99, groups >= 99)]
+    expected, column = streamed(batches), {"group_column": 2} | GROUP
+    with fixed_noise(0):
+        model = DPIncrementalPCA(2, clip_norm=4.0, max_releases=2, **column)
+        for rows, persons in batches:
+            frame = pd.DataFrame(np.insert(rows, 2, persons, axis=1)).add_prefix("c")
+            model.partial_fit(frame)
+            if model._private is not None:
+                model.checkpoint(tmp_path / "stream")
+    assert_same_bits(released(model) | {"n_samples_": model.n_samples_seen_}, expected)
+    law = multivariate_normal(model.mean_, model.get_covariance())
+    for same in (model, DPIncrementalPCA.restore(tmp_path / "stream")):
+        assert same.score(frame) == pytest.approx(law.logpdf(rows).mean())
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp import _validation
-from skdp._inputs import advised, checked, feature_names, mapped
+from skdp._inputs import advised, feature_names, mapped, split_rows
 from skdp._limits import CLEAR, GRAM_FEATURES, NEGLIGIBLE
 from skdp.answer import NOTHING, Answer
 from skdp.base import check_given, clip_norm_of, units_of
@@ -521,7 +521,7 @@ class ProbabilisticModelMixin:
             Log-likelihood of each row; -inf with all components, if a released variance is 0.
         """
         check_is_fitted(self)
-        X = checked(self, X, reset=False)
+        X, _ = split_rows(self, X, None, reset=False)
         centred, precision = X - self.mean_, self.get_precision()
         quadratic = np.einsum("ij,ij->i", centred, centred @ precision)
         log_det = float(np.linalg.slogdet(precision)[1])

@@ -190,7 +190,7 @@ class FactorizerStreams(StreamingMixin):
         super()._drop_stream()
         self._keep(running=None, source=None)
 
-    def _publish(self, group):
+    def _set_last_release(self, group):
         """Set the attributes of the last release."""
         running = states.resumed(self, group)
         self._name_features(group.notes["names"], running.layout.shape[1])

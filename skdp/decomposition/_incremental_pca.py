@@ -477,10 +477,11 @@ class DPIncrementalPCA(
         notes, options = {"facts": facts, "seen": []}, {"mechanism": self.mechanism, "touches": 1}
         return self._start_stream(session, bounds, shares, notes, **options)
 
-    def _publish(self, group):
+    def _set_last_release(self, group):
         """Set the attributes of the last release."""
         facts = group.notes["facts"]
-        self._name_features(facts["names"], facts["d"])
+        n_columns = facts["d"] + (self.group_column is not None)
+        self._name_features(facts["names"], n_columns)
         attributes, group.notes["found"] = fitted(decoded(group), facts)
         attributes |= self._sized(facts["d"])
         self._close_session(group.session, attributes | {"n_stream_releases_": group.steps})

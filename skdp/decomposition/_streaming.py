@@ -40,9 +40,9 @@ def _parameter(plain):
 class StreamingMixin:
     """An estimator with running streams: they go on over calls, checkpoints and crashes.
 
-    Subclasses have ``_publish(group)``, which sets the fitted attributes from the last releases,
-    list in ``_free`` the parameters that may change while a stream runs, and in ``_secrets`` what
-    a copy must not have.
+    Subclasses have ``_set_last_release(group)``, which sets the fitted attributes from the last
+    releases, list in ``_free`` the parameters that may change while a stream runs, and in
+    ``_secrets`` what a copy must not have.
     """
 
     _splits_budget = False
@@ -88,7 +88,7 @@ class StreamingMixin:
 
     def _keep_stream(self, group):
         """Set what was released; after the end of a stream nothing secret remains."""
-        self._publish(group)
+        self._set_last_release(group)
         self._private, self._acknowledged = group, group.acts  # undone by `atomic` if a call fails
         if group.left <= 0:
             self._drop_stream()

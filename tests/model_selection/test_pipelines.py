@@ -479,6 +479,8 @@ def test_a_running_stream_is_held_too():
     pca = DPIncrementalPCA(1, max_releases=3, clip_norm=1.0).partial_fit(np.eye(4))
     assert pca.private_state == "the state of a running stream"
     assert kinds(pca) == [("DPIncrementalPCA", "holds private")]
+    for said in (check_pipeline(pca), pca.privacy_report()):
+        assert "Publish what its public_copy() returns." in str(said)
     assert not pca.public_copy().private_state
     sketch = DPLowRankFactorizer(1, matrix_shape=(6, 5))
     assert not sketch.private_state
