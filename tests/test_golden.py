@@ -34,6 +34,7 @@ from skdp.federated import (
     PowerMethodClient,
     UnmaskedAggregator,
 )
+from skdp.privacy.accounting.receipts import _PURPOSES
 from skdp.testing import fixed_noise, record_transcript
 from skdp.testing._transcripts import fresh, replaced
 from tools.fit_checks import ordinary
@@ -259,6 +260,11 @@ def test_nothing_has_changed(way):
 
 def test_the_reference_is_of_these_ways():
     assert set(reference()) == set(WAYS)
+
+
+def test_reports_say_what_each_release_is_for():
+    made = {line[0] for way in reference().values() for line in way.get("ledger", [])}
+    assert not made - set(_PURPOSES)
 
 
 def test_the_kind_of_a_budget_is_known_before_a_fit():
