@@ -27,6 +27,10 @@ from skdp.units import DEGREE, INTERVAL, NORM, UNITS, offered, unit_of
 
 # For checks that add up all entries: a floating-point warning would reveal that entries are large.
 QUIET = partial(np.errstate, over="ignore", invalid="ignore")
+_ENCODE = (
+    "encode categories by a public list first, with OneHotEncoder(categories=[...], "
+    "handle_unknown='ignore') in a ColumnTransformer."
+)
 _DATES = "subtract a public date from dates, and divide by a public unit, such as one day"
 _NOT_ROWS = "Expected an array, a list or a data frame, and got None, one number, a dict or a set."
 _MISSING = (
@@ -52,10 +56,7 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
         _refuse_form(name, part)
     kinds = [_validation.columns_of(part, "OUST") for part in data]
     texts = "".join(found or " in y" * i for i, found in enumerate(kinds) if found is not None)
-    remedy = (
-        "encode categories by a public list first, with OneHotEncoder(categories=[...], "
-        "handle_unknown='ignore') in a ColumnTransformer."
-    )
+    remedy = getattr(estimator, "_instead_of_text", _ENCODE)
     if texts and kinds[0] is None:  # in y alone
         remedy = "pass numbers, or labels to a classifier."
     text = f"{name} needs numbers, and found text{texts}: {remedy}"

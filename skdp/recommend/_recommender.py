@@ -249,6 +249,7 @@ class DPRecommender(
     """
 
     _privacy_units = offered("row", "interaction")
+    _instead_of_text = "of pairs use interactions_from_pairs(users, items, items=catalogue).matrix."
 
     def __init__(
         self,
@@ -300,8 +301,7 @@ class DPRecommender(
         names = list(map(str, column_names(R) or ()))
         if 0 < len(names) < 5:  # a table of pairs, whatever its columns are called
             said = f"DPRecommender takes one column for each item, and R has the columns {names}: "
-            said += "of pairs, use interactions_from_pairs(users, items, items=catalogue).matrix; "
-            raise ValueError(said + "of so few items, pass R.to_numpy().")
+            raise ValueError(f"{said}{self._instead_of_text} Of so few items, pass R.to_numpy().")
         options = {"accept_sparse": "csr"}
         if self._whole:
             R = check_rows(self, R, **options)
