@@ -35,7 +35,7 @@ from skdp.data.blocks import (
 )
 
 
-class Kept(Protocol):
+class CachedParts(Protocol):
     """Arrays, one for each part, cached on the machines of the parts."""
 
     def sum_parts(self, work: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
@@ -66,11 +66,13 @@ def is_remote(source: AnyRows) -> TypeGuard[RemoteRows]:
     return hasattr(source, "sum_parts")
 
 
-def _keep(source: AnyRows, make: Callable[[RowSource], Any], n_jobs: int | None = None) -> Kept:
+def _keep(
+    source: AnyRows, make: Callable[[RowSource], Any], n_jobs: int | None = None
+) -> CachedParts:
     if not is_remote(source):
         return CachedHere(each_part(cast(RowSource, source), make, n_jobs))
     # Sources that cannot cache compute it again for each sum.
-    keep: Callable[..., Kept] = getattr(source, "keep", partial(RemoteView, source))
+    keep: Callable[..., CachedParts] = getattr(source, "keep", partial(RemoteView, source))
     return keep(make)
 
 
@@ -90,7 +92,7 @@ class RemoteView:
         """Return the sum of ``work(change(part))`` over the parts."""
         return self._source.sum_parts(partial(_composed, outer=work, inner=self._change))
 
-    def keep(self, make: Callable[[Any], Any]) -> Kept:
+    def keep(self, make: Callable[[Any], Any]) -> CachedParts:
         """Cache ``make(change(part))`` on the machine of each part."""
         return _keep(self._source, partial(_composed, outer=make, inner=self._change))
 
@@ -337,7 +339,7 @@ class _ColumnsPart:
             yield from map(_in_order, pieces_of(piece))
 
 
-def stored_columns(source: AnyRows, n_jobs: int | None) -> Kept:
+def stored_columns(source: AnyRows, n_jobs: int | None) -> CachedParts:
     """Cache the columns with the rows, so that `CountsIn` can count them about any centre."""
     room = MEMORY // 6 // effective_n_jobs(n_jobs)
     return _keep(source, partial(_ColumnsPart, room=room), n_jobs)

@@ -34,7 +34,7 @@ _SMALL = 2**7  # up to this size of a record, one matrix product for all records
 LARGEST_RECORD = 2.0**80
 
 
-class Frame(NamedTuple):
+class TangentSpace(NamedTuple):
     """A public tangent space at M = U S V', on grids: U'W1, W2 V, V, S and the unit of S."""
 
     left: FloatArray
@@ -126,11 +126,11 @@ class DenseRecords:
     def _left(self, matrix: FloatArray, Z: FloatArray) -> FloatArray:
         return np.asarray(np.matmul(matrix, Z.reshape(len(Z), *self.shape)))
 
-    def inner(self, Z: FloatArray, units: FloatArray, frame: Frame) -> FloatArray:
+    def inner(self, Z: FloatArray, units: FloatArray, space: TangentSpace) -> FloatArray:
         """Return <x, M> of records in integers of their units."""
-        seen = reduced(self._left(frame.left, Z))
-        seen = reduced((seen.reshape(-1, self.shape[1]) @ frame.basis).reshape(len(Z), -1))
-        return np.asarray(units * frame.core_unit * np.einsum("ij,j->i", seen, frame.core.ravel()))
+        seen = reduced(self._left(space.left, Z))
+        seen = reduced((seen.reshape(-1, self.shape[1]) @ space.basis).reshape(len(Z), -1))
+        return np.asarray(units * space.core_unit * np.einsum("ij,j->i", seen, space.core.ravel()))
 
     def survey(self, block: Zipped) -> tuple[FloatArray, ...]:
         """Return units and upper bounds of the norms (of W1 X W2); 0 for what adds nothing."""
@@ -144,31 +144,31 @@ class DenseRecords:
             margin *= 2
         return units, units * np.sqrt(row_squares(Z)) * LOOSE + units * margin
 
-    def tangent(self, block: Zipped, frame: Frame) -> Pair:
+    def tangent(self, block: Zipped, space: TangentSpace) -> Pair:
         """Return an upper bound of ||P_T X|| and <X, M> of each record.
 
         A column `kept` receives W1 Z W2 V and U'W1 Z W2, rounded to integers below 2**24.
         """
         units = block.columns["units"]
-        squares, K, margin = self._tangent_parts(self.counted(block), block, frame, 0.5)
-        inner = np.einsum("ij,j->i", K, frame.core.ravel())
-        return tangent_sizes(squares, units, margin), units * frame.core_unit * inner
+        squares, K, margin = self._tangent_parts(self.counted(block), block, space, 0.5)
+        inner = np.einsum("ij,j->i", K, space.core.ravel())
+        return tangent_sizes(squares, units, margin), units * space.core_unit * inner
 
     def _tangent_parts(
-        self, Z: FloatArray, block: Zipped, frame: Frame, steps: float
+        self, Z: FloatArray, block: Zipped, space: TangentSpace, steps: float
     ) -> tuple[tuple[FloatArray, ...], FloatArray, float]:
         """Return the squares of both sides and of the core, the core, and what rounding adds.
 
         Each entry of Z is at most that many steps away from the record's.
         """
-        (d1, d2), r, m = self.shape, frame.basis.shape[1], len(Z)
-        A = reduced(Z.reshape(-1, d2) @ frame.right).reshape(m, d1 * r)
-        B = reduced(self._left(frame.left, Z))
+        (d1, d2), r, m = self.shape, space.basis.shape[1], len(Z)
+        A = reduced(Z.reshape(-1, d2) @ space.right).reshape(m, d1 * r)
+        B = reduced(self._left(space.left, Z))
         if self.outer is not None:
             W1, W2 = self.outer
             A = reduced(from_left(W1, A))
             B = reduced(B.reshape(-1, d2) @ W2).reshape(m, r, d2)
-        K = reduced((B.reshape(-1, d2) @ frame.basis).reshape(m, r * r))
+        K = reduced((B.reshape(-1, d2) @ space.basis).reshape(m, r * r))
         B = B.reshape(m, -1)
         kept = block.columns.get("kept")
         if kept is not None:
@@ -276,25 +276,25 @@ class SparseRecords:
         firsts = np.flatnonzero(np.diff(key, prepend=key[0] - 1))
         return key[firsts], np.add.reduceat(terms, firsts, axis=0)
 
-    def tangent(self, block: Zipped, frame: Frame) -> Pair:
+    def tangent(self, block: Zipped, space: TangentSpace) -> Pair:
         """Return an upper bound of ||P_T X|| and <X, M> of each record."""
-        (d1, d2), r, m = self.shape, frame.basis.shape[1], block.shape[0]
+        (d1, d2), r, m = self.shape, space.basis.shape[1], block.shape[0]
         units = block.columns["units"]
         record, index, Z = self._integers(block, units)
         a, b = np.divmod(index, d2)
-        keys_a, A = self._grouped(record * d1 + a, Z[:, None] * frame.right[b])
-        keys_b, B = self._grouped(record * d2 + b, Z[:, None] * frame.left.T[a])
+        keys_a, A = self._grouped(record * d1 + a, Z[:, None] * space.right[b])
+        keys_b, B = self._grouped(record * d2 + b, Z[:, None] * space.left.T[a])
         A, B = reduced(A), reduced(B)
         owners = keys_b // d2
-        products = (B[:, :, None] * frame.basis[keys_b % d2][:, None, :]).reshape(len(B), r * r)
+        products = (B[:, :, None] * space.basis[keys_b % d2][:, None, :]).reshape(len(B), r * r)
         columns = [np.bincount(owners, product, m) for product in products.T]
         K = reduced(np.stack(columns, axis=1, dtype=np.float64))
         a2, b2, k2 = (row_squares(part) for part in (A, B, K))
         squares = np.bincount(keys_a // d1, a2, m), np.bincount(owners, b2, m), k2
         counts = _margins(block, record)
         margin = counts * (0.5 + 2 * math.sqrt(r)) + r
-        inner = K @ frame.core.ravel()
-        return tangent_sizes(squares, units, margin), units * frame.core_unit * inner
+        inner = K @ space.core.ravel()
+        return tangent_sizes(squares, units, margin), units * space.core_unit * inner
 
     def weighted(self, block: Zipped, split: Split = np.atleast_2d) -> FloatArray:
         """Return the sum of weights Z, flat; `split` makes limbs of each term, as records are many.
@@ -365,18 +365,18 @@ class FactoredRecords:
         units = ga * gb
         return units, units * (a + ea) * (b + eb) * LOOSE
 
-    def tangent(self, block: Zipped, frame: Frame) -> Pair:
+    def tangent(self, block: Zipped, space: TangentSpace) -> Pair:
         """Return an upper bound of ||P_T X|| and <X, M> of each record."""
         (A, a, _, ea), (B, b, _, eb) = self._sides(block)
         units = block.columns["units"]
-        u, v = off_grid(A @ frame.left.T), off_grid(B @ frame.basis)
+        u, v = off_grid(A @ space.left.T), off_grid(B @ space.basis)
         uu, vv = (row_squares(part) for part in (u, v))
         margin = (a * eb + b * ea + ea * eb) * LOOSE
         inner = np.zeros(len(A))
-        for j, k in np.ndindex(*frame.core.shape):
-            inner += u[:, j] * v[:, k] * frame.core[j, k]
+        for j, k in np.ndindex(*space.core.shape):
+            inner += u[:, j] * v[:, k] * space.core[j, k]
         sizes = tangent_sizes((a * a * vv, uu * b * b, uu * vv), units, margin)
-        return sizes, units * frame.core_unit * inner
+        return sizes, units * space.core_unit * inner
 
     def weighted(self, block: Zipped, split: Split = np.atleast_2d) -> FloatArray:
         """Return the sum of weights Z, flat; `split` makes limbs."""
@@ -475,11 +475,11 @@ class MixedRecords(DenseRecords):
         units, Z = self.integers(block)
         return units, units * (np.sqrt(row_squares(self._mixed(Z))) * LOOSE + math.sqrt(size))
 
-    def tangent(self, block: Zipped, frame: Frame) -> Pair:
+    def tangent(self, block: Zipped, space: TangentSpace) -> Pair:
         """Return an upper bound of ||P_T A x|| and <x, M> of each record.
 
         A column `kept` receives Y V and U'Y of Y = A Z, rounded to integers below 2**24.
         """
         units, Z = block.columns["units"], self.counted(block)
-        squares, _, margin = self._tangent_parts(self._mixed(Z), block, frame, 1.0)
-        return tangent_sizes(squares, units, margin), self.inner(Z, units, frame)
+        squares, _, margin = self._tangent_parts(self._mixed(Z), block, space, 1.0)
+        return tangent_sizes(squares, units, margin), self.inner(Z, units, space)

@@ -350,7 +350,7 @@ def selected(blocks: Iterable[Any], kept: NDArray[np.intp]) -> Iterator[Any]:
         yield with_rows(given, _on_columns(rows, kept, ~finite_rows(rows)))
 
 
-def rows_of_records(blocks: Iterable[Zipped | Groups], kept: Kept | None) -> Iterator[Any]:
+def rows_of_records(blocks: Iterable[Zipped | Groups], kept: PublicColumns | None) -> Iterator[Any]:
     """Yield the rows of records, on some columns; those of bad records hold a NaN."""
     for block in blocks:
         yield with_rows(block, _on_columns(block.rows, kept, ~good_records(block)))
@@ -375,7 +375,9 @@ def targets_of_records(blocks: Iterable[Zipped | Groups], center: FloatArray) ->
         yield with_rows(block, np.where(good, block.targets - center, np.nan))
 
 
-def rows_and_targets(blocks: Iterable[Any], kept: Kept | None, center: FloatArray) -> Iterator[Any]:
+def rows_and_targets(
+    blocks: Iterable[Any], kept: PublicColumns | None, center: FloatArray
+) -> Iterator[Any]:
     """Yield rows and targets in one array: those of `rows_of_records` and `targets_of_records`."""
     scratch = Scratch()  # not shared: the thread may be inside another pass
     for block in blocks:
@@ -413,7 +415,7 @@ def good_records(block: Zipped | Groups) -> NDArray[np.bool_]:
     return np.asarray(seen > 0)
 
 
-def _on_columns(rows: Block, kept: Kept | None, bad: NDArray[np.bool_]) -> Block:
+def _on_columns(rows: Block, kept: PublicColumns | None, bad: NDArray[np.bool_]) -> Block:
     """Return rows on the public columns `kept` (None: all); the first entry of bad rows is NaN."""
     rows = rows if kept is None else kept_columns(rows, kept)
     if bad.any():
@@ -436,10 +438,10 @@ class Mapped(NamedTuple):
         return len(self.places) + len(self.center)
 
 
-Kept: TypeAlias = NDArray[np.intp] | Mapped
+PublicColumns: TypeAlias = NDArray[np.intp] | Mapped
 
 
-def kept_columns(rows: Block, kept: Kept) -> Block:
+def kept_columns(rows: Block, kept: PublicColumns) -> Block:
     """Return rows on public columns.
 
     SciPy adds up the entries of each row by itself: no bit of a product depends on the rows next to

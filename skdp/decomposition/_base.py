@@ -25,7 +25,7 @@ from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.sums import Neighbours
 from skdp.solvers import linalg, postprocess, spectral
 from skdp.solvers.median_search import raised_level
-from skdp.solvers.verdict import Kept, nonnegative, on_their_own, share_kept
+from skdp.solvers.verdict import ShareKept, nonnegative, on_their_own, share_kept
 
 # The linear map that decompositions share: transform, inverse_transform, feature names.
 
@@ -226,13 +226,13 @@ def warn_of_verdict(estimator, found, asked, kept, chance=0.0, positive=0):
 
 
 def found_of(values):
-    """Return how many values are above 0, how many there are, and an empty `Kept`."""
-    return int(np.count_nonzero(values)), len(values), Kept(0.0, 0.0)
+    """Return how many values are above 0, how many there are, and an empty `ShareKept`."""
+    return int(np.count_nonzero(values)), len(values), ShareKept(0.0, 0.0)
 
 
 def warn_of_found(estimator, found, ratios):
     """Warn of how many components of a whole spectrum exceed the noise."""
-    warn_of_verdict(estimator, found, len(ratios), Kept(float(ratios.sum()), 0.0))
+    warn_of_verdict(estimator, found, len(ratios), ShareKept(float(ratios.sum()), 0.0))
 
 
 def with_learnt(shares, learnt=None):

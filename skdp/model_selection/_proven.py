@@ -176,8 +176,8 @@ def concerns(step) -> Iterator[tuple[str, str]]:
     if line is None:
         yield "is not among the steps that are proven to use no other row", remedy_for(step)
         return
-    handed_on = parts_of(step)[: -1 if type(step) is Pipeline else None]
-    if line.step is not VotingRegressor and any(hasattr(part, "predict") for _, part in handed_on):
+    not_last = parts_of(step)[: -1 if type(step) is Pipeline else None]
+    if line.step is not VotingRegressor and any(hasattr(part, "predict") for _, part in not_last):
         yield "hands on predictions, whose last bits depend on other rows", "Put the model last."
     defaults = inspect.signature(type(step)).parameters
     for parameter, value in step.get_params(deep=False).items():

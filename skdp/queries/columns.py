@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from skdp._limits import SQUARE_WEIGHT, FloatArray
 from skdp.data.blocks import ScratchOfThread, checked_total, finite_only
-from skdp.data.numbers import WHOLE, CachedHere, CountsIn, Kept, stored_columns
+from skdp.data.numbers import WHOLE, CachedHere, CachedParts, CountsIn, stored_columns
 from skdp.data.views import group_sums, rows_each, rows_of, whole_groups
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import GroupQuery, SumQuery, summed
@@ -51,7 +51,7 @@ class RankQuery(SumQuery):
     """
 
     def __init__(
-        self, rows: Any, columns: Callable[[], Kept], points: FloatArray,
+        self, rows: Any, columns: Callable[[], CachedParts], points: FloatArray,
         center: FloatArray | None = None, weights: FloatArray | None = None, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(rows, **options)
@@ -140,7 +140,7 @@ class ColumnQuery(GroupQuery):
         Threads for the passes over the rows; it never changes a result.
     """
 
-    _stored: Kept | None = None
+    _stored: CachedParts | None = None
     _weights: FloatArray | None = None
 
     def weighted(self, weights: FloatArray) -> ColumnQuery:
@@ -155,7 +155,7 @@ class ColumnQuery(GroupQuery):
         """Return the query of the ranks of public grid points among distances from a centre."""
         return self._derived(RankQuery, self._source, self._columns, points, center, self._weights)
 
-    def _columns(self) -> Kept:
+    def _columns(self) -> CachedParts:
         """Cache the columns for all releases of this query."""
         self._stored = self._stored or stored_columns(self._source, self.n_jobs)
         return self._stored

@@ -27,9 +27,9 @@ from skdp.data.records import (
     MAX_ROWS,
     DenseRecords,
     FactoredRecords,
-    Frame,
     MixedRecords,
     SparseRecords,
+    TangentSpace,
     of_means,
     single_entries,
 )
@@ -145,7 +145,7 @@ def _scores(columns: Columns, lengths: Lengths) -> FloatArray:
 
 
 def _at_matrix(
-    block: Zipped, form: Form, frame: Frame, center: float, bias: float, intercept: float,
+    block: Zipped, form: Form, space: TangentSpace, center: float, bias: float, intercept: float,
     n_kept: int,
 ) -> tuple[NDArray[Any], ...]:  # fmt: skip
     """Return units, residuals, sizes and cached coordinates at a public matrix.
@@ -156,7 +156,7 @@ def _at_matrix(
     units = columns["units"]
     kept = np.empty((len(units), n_kept), np.float32)
     more = {"kept": kept} if n_kept else {}
-    sizes, inner = form.tangent(block.with_columns(**more), frame)
+    sizes, inner = form.tangent(block.with_columns(**more), space)
     residuals = inner + bias * intercept - centred(columns, center)
     sizes = np.maximum(sizes, _FLOOR * columns["norms"])
     return units, *_masked(units, residuals, sizes, bias), kept
@@ -247,7 +247,7 @@ class ClippedSum(PrivateQuery):
 
     # -- per-record numbers ------------------------------------------------------------------
 
-    def frame(self) -> Frame:
+    def space(self) -> TangentSpace:
         """Return the public tangent space at the matrix."""
         assert self._matrix is not None
         U, S, V = self._matrix
@@ -257,7 +257,7 @@ class ClippedSum(PrivateQuery):
             left, right = U.T @ off_grid(outer[0]), off_grid(outer[1]) @ V
         size = float(np.linalg.norm(S))
         unit = size * 2.0**-26 if size > 0 else 1.0
-        return Frame(on_grid(left), on_grid(right), on_grid(V), np.rint(S / unit), unit)
+        return TangentSpace(on_grid(left), on_grid(right), on_grid(V), np.rint(S / unit), unit)
 
     @cached_property
     def _n_kept(self) -> int:
@@ -275,7 +275,7 @@ class ClippedSum(PrivateQuery):
         if self._matrix is None:
             return query.survey
         make = partial(
-            _at_matrix, form=query.form, frame=self.frame(), center=query.center,
+            _at_matrix, form=query.form, space=self.space(), center=query.center,
             bias=query.bias, intercept=self._intercept, n_kept=self._n_kept,
         )  # fmt: skip
         return query.survey.then(make, "units", "residuals", "sizes", "kept")
@@ -374,9 +374,9 @@ class ClippedSum(PrivateQuery):
             if outer is None:
                 return flat
             return exact_map(outer[1].T, exact_map(outer[0], K).T).T.ravel()
-        frame = self.frame()
-        right = exact_map(frame.right.T, np.ascontiguousarray(K.T)).T
-        left = exact_map(frame.left, K).T
+        space = self.space()
+        right = exact_map(space.right.T, np.ascontiguousarray(K.T)).T
+        left = exact_map(space.left, K).T
         if outer is not None:
             right = exact_map(outer[0], np.ascontiguousarray(right))
         left = exact_map(self.complement().T, np.ascontiguousarray(left)).T

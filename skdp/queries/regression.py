@@ -34,7 +34,7 @@ _LENGTH = "length"  # name of the column with the norms of rows in their units
 
 
 def _lengths(
-    block: Any, scale: views.RowScale | None, kept: views.Kept | None
+    block: Any, scale: views.RowScale | None, kept: views.PublicColumns | None
 ) -> tuple[FloatArray]:
     (rows,) = views.rows_of_records([block], kept)
     if scale is not None:
@@ -80,7 +80,8 @@ class RegressionQuery(GroupQuery):
 
     def __init__(
         self, records: blocks.AnyRows, *, clip_norm: float, scale: views.TargetScale,
-        row_scale: views.RowScale | None = None, kept: views.Kept | None = None, **options: Any,
+        row_scale: views.RowScale | None = None, kept: views.PublicColumns | None = None,
+        **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(records, **options)
         self.clip_norm = float(clip_norm)
@@ -148,7 +149,7 @@ class RegressionQuery(GroupQuery):
         records = restricted(self._source, view, self.n_features)
         return self._alike(RegressionQuery, records, **public)
 
-    def selected(self, kept: views.Kept) -> RegressionQuery:
+    def selected(self, kept: views.PublicColumns) -> RegressionQuery:
         """Return the same records on public columns, without units."""
         return self._restricted(kept=kept, row_scale=None)
 
@@ -243,7 +244,7 @@ class _MomentOfBlock:
     bias: float
     target_norm: float
     step: float
-    kept: views.Kept | None = None
+    kept: views.PublicColumns | None = None
     part: str = "moment"  # or "products" of rows with targets, or "targets" alone
 
     def __call__(self, block: Any) -> FloatArray:

@@ -133,8 +133,8 @@ def descent_facts(estimator, shape, n, unit_noise, needed=math.inf):
     # With more records each step has less noise, so more steps are taken.
     steps = min(estimator.max_iter, max(_STEPS, int(_STEPS * n / (4 * max(needed, 1)))))
     max_iter = 0 if estimator.solver == "spectral_init" else steps
-    private_X = searches_covariance(estimator)
-    medians = median_steps(max_iter, placed=estimator.fit_intercept, searches_covariance=private_X)
+    centered, private_X = estimator.fit_intercept, searches_covariance(estimator)
+    medians = median_steps(max_iter, centered=centered, searches_covariance=private_X)
     return TraceFacts(
         shape=shape, rank=min(estimator.rank, *shape), n=n, lam=1.0, unit_noise=unit_noise,
         init=shares["initialization"], gradients=shares.get("gradients", 0.0),

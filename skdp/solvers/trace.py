@@ -190,13 +190,14 @@ class NoSignalError(Exception):
     """The noise of a rank hides the median."""
 
 
-def median_steps(max_iter: int, *, placed: bool, searches_covariance: bool) -> int:
+def median_steps(max_iter: int, *, centered: bool, searches_covariance: bool) -> int:
     """Return how many ranks all searches of a fit ask for; each gets the same share.
 
-    With `placed` the scale of the targets is known, and records are centred about a released mean.
+    With `centered`, records are centred about a released mean, and the scale of targets is known.
     """
-    wide = searches_covariance + (not placed)  # searches for medians that may lie anywhere
-    near = placed + (max_iter + 1 if max_iter else 0) + PASSES * (searches_covariance and placed)
+    wide = searches_covariance + (not centered)  # searches for medians that may lie anywhere
+    near = centered + (max_iter + 1 if max_iter else 0)
+    near += PASSES * (searches_covariance and centered)
     return wide * (QUESTIONS + FINER) + FINER * near
 
 

@@ -19,7 +19,7 @@ from skdp.answer import Answer
 _GRID = 2.0 ** (np.arange(-120, 81) / 2)  # prior variances of a coefficient, in its natural unit
 
 
-class Kept(NamedTuple):
+class ShareKept(NamedTuple):
     """A share that was kept.
 
     Attributes
@@ -37,16 +37,16 @@ class Kept(NamedTuple):
         return self.share - chance > CLEAR * self.standard_error
 
 
-def share_kept(held: Answer, total: Answer) -> Kept:
+def share_kept(held: Answer, total: Answer) -> ShareKept:
     """Return what share of a released total is held, to first order in the noise of both."""
     whole = max(float(total.value), total.noise_scale, 1e-300)
     share = float(held.value) / whole
-    return Kept(share, math.hypot(held.noise_scale, share * total.noise_scale) / whole)
+    return ShareKept(share, math.hypot(held.noise_scale, share * total.noise_scale) / whole)
 
 
 def calibration(
     moments: Answer, n_free: float, shifts: bool = True
-) -> tuple[float, float, Kept, Answer, float]:
+) -> tuple[float, float, ShareKept, Answer, float]:
     """Return slope and shift of the best line for targets, what it explains, their mean and sd.
 
     `moments` are those of (prediction, target - prediction, 1), in one unit. A fit of p free
@@ -67,7 +67,7 @@ def calibration(
     share = slope * (2 * covariance - slope * predicted) / total
     rest, less = 1 - share, 1 - slope  # rest = (less^2 p + 2 less c + r) / (p + 2 c + r)
     error = noise * math.hypot(share, math.sqrt(2.0) * (less - rest), less**2 - rest)
-    kept = Kept(share, error / total)
+    kept = ShareKept(share, error / total)
     target_mean = Answer(mean[1:], noise / rows * shifts)
     shift = float(mean[1] - slope * mean[0])
     return slope, shift, kept, target_mean, math.sqrt(total / rows)
@@ -135,7 +135,7 @@ def evidence(
     if pooled:
         losses[1], parts[:] = losses[1].sum(axis=0), parts.sum(axis=1, keepdims=True)
     shown, likely = (
-        Kept(parts[0], np.sqrt(parts[1] + (known * parts[2]) ** 2)).exceeds(parts[2])
+        ShareKept(parts[0], np.sqrt(parts[1] + (known * parts[2]) ** 2)).exceeds(parts[2])
         for known in (0.5, 0.0)
     )
     gain, apart = losses[1, :, 0] - losses[1].min(axis=1), pooled and len(few) > 0

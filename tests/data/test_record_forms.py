@@ -10,7 +10,13 @@ from scipy.linalg import hadamard
 from skdp.data import records
 from skdp.data.blocks import BLOCK_ROWS, SparseRows, limbs_of
 from skdp.data.integers import on_grid
-from skdp.data.records import DenseRecords, FactoredRecords, Frame, SparseRecords, record_units
+from skdp.data.records import (
+    DenseRecords,
+    FactoredRecords,
+    SparseRecords,
+    TangentSpace,
+    record_units,
+)
 from skdp.data.views import Zipped
 
 D1, D2, R, N = 5, 4, 2, 60
@@ -47,11 +53,11 @@ def truth(name, whitened):
     return W1 @ Z @ W2 if whitened else Z
 
 
-def frame(whitened, name):
+def space(whitened, name):
     enters = whitened and name == "dense"  # dense records are whitened by the public matrices
     left, right = (U.T @ W1, W2 @ V) if enters else (U.T, V)
     unit = np.linalg.norm(S) * 2.0**-26
-    return Frame(on_grid(left), on_grid(right), on_grid(V), np.rint(S / unit), unit)
+    return TangentSpace(on_grid(left), on_grid(right), on_grid(V), np.rint(S / unit), unit)
 
 
 @pytest.mark.parametrize("whitened", [False, True])
@@ -65,7 +71,7 @@ def test_norms_and_tangent_sizes_are_close_upper_bounds(name, whitened):
     mixed = records.MixedRecords.of(DenseRecords(SHAPE), small).survey(Zipped(X, {}))[1]
     assert np.all(mixed >= np.linalg.norm(X @ small, axis=1) * (1 - 1e-6))
     np.testing.assert_allclose(norms, true, rtol=0.02)
-    sizes, inner = form.tangent(block_of(name, units=units), frame(whitened, name))
+    sizes, inner = form.tangent(block_of(name, units=units), space(whitened, name))
     projected = Z @ V @ V.T + U @ U.T @ Z @ (np.eye(D2) - V @ V.T)
     true_sizes = np.linalg.norm(projected, axis=(1, 2))
     assert np.all(sizes >= true_sizes * (1 - 1e-6))
@@ -92,7 +98,7 @@ def test_rounding_of_sparse_tangent_parts_is_covered():
     basis = np.tile(hadamard(4), (d // 4, 1)) / math.sqrt(d)
     diagonals = np.tile(np.arange(d) * (d + 1), len(t)), np.arange(0, len(t) * d + 1, d)
     rows = sp.csr_array((np.repeat(t, d), *diagonals), shape=(len(t), d * d))
-    flat = Frame(on_grid(basis.T), on_grid(basis), on_grid(basis), np.ones((4, 4)), 1.0)
+    flat = TangentSpace(on_grid(basis.T), on_grid(basis), on_grid(basis), np.ones((4, 4)), 1.0)
     block, form = Zipped(rows, {}), SparseRecords((d, d))
     sizes = form.tangent(block.with_columns(units=form.survey(block)[0]), flat)[0]
     assert np.all(sizes >= 2 * t)

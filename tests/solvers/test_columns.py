@@ -116,8 +116,8 @@ def test_a_median_beyond_what_was_searched_is_not_seen(part, rng):
 def test_a_centre_that_many_rows_leave_uncertain_is_near_enough_for_a_model(noise, n):
     """With few rows it is not: the scale may be the distance of the entries from it."""
     found = [f for _, f in searched(lambda rng: 30 + rng.standard_normal((n, 2)), noise)]
-    center, placed, located = np.hstack([(f.center, f.center_found, f.located) for f in found])
-    uncertain = located > placed
+    center, centered, located = np.hstack([(f.center, f.center_found, f.located) for f in found])
+    uncertain = located > centered
     assert uncertain.any() == (n > found[0].needed)
     assert np.all(np.abs(center[uncertain] - 30) < 2)
 

@@ -69,7 +69,7 @@ def test_shares_are_what_was_planned():
     ask = Exact(M, 1.0, noise=30.0)  # steps that are all noise are never the last
     for target_sd in (0.0, 3.0):
         ask.shares.clear()
-        ranks = trace.median_steps(8, placed=target_sd > 0, searches_covariance=False)
+        ranks = trace.median_steps(8, centered=target_sd > 0, searches_covariance=False)
         trace.fit_trace(ask, plan(M, rank_share=0.1 / ranks, target_sd=target_sd))
         assert math.fsum(ask.shares) == pytest.approx(1.0)
 
@@ -176,4 +176,4 @@ def test_private_medians_are_found_to_a_tenth():
         assert 0.9 <= trace.private_median(below, 0.01, 100.0) / median < 1.1
         again = trace.private_median(below, 0.01, 100.0, (0.6 * median, 1.7 * median))
         assert 0.93 <= again / median < 1.07
-        assert len(asked) == trace.median_steps(1, placed=False, searches_covariance=False) - 3
+        assert len(asked) == trace.median_steps(1, centered=False, searches_covariance=False) - 3

@@ -63,8 +63,8 @@ def test_columns_are_seen_from_zero_unless_they_lie_elsewhere():
 
 def test_targets_are_found_by_enough_users():
     def unit(*values, n=30.0, noise=0.0):
-        center, spread, found, placed = np.array(values)[:, None]
-        columns = Columns(center, spread, found > 0, n, 1.0, 30, placed > 0, spread)
+        center, spread, found, centered = np.array(values)[:, None]
+        columns = Columns(center, spread, found > 0, n, 1.0, 30, centered > 0, spread)
         return target_unit(columns, noise)
 
     assert unit(3.0, 2.0, True, True)[1:] == (2.0, True)
