@@ -119,7 +119,7 @@ def most_of_facts(unit: Any) -> float:
 
 
 def released_whole(
-    session: Any, ask: Any, unit: Any, shape: tuple[int, int], rounding: float | None = None
+    session: Any, ask: Any, unit: Any, shape: tuple[int, int], rounding: float | None
 ) -> one_shot.FlippedMatrix:
     """Return one release of all entries, with which products cost nothing.
 
@@ -171,7 +171,7 @@ def choose_one_shot(
     *,
     moments: Callable[[Entries], Mapping[str, float]] | None = None,
     groups: bool = False,
-    entries: Entries | None = None,
+    entries: Entries | None,
 ) -> tuple[str, str]:
     """Choose an algorithm, "one_shot" or another one; return its name and the reason.
 

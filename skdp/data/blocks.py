@@ -594,7 +594,7 @@ def scale_rows(rows: Block, factors: FloatArray) -> Block:
     return entrywise(lambda x: x * per_row(factors, rows), rows)
 
 
-def rows_times_powers(rows: Block, exponents: NDArray[Any], out: Any = None) -> Block:
+def rows_times_powers(rows: Block, exponents: NDArray[Any], out: Any) -> Block:
     """Multiply each row by its power of two: what `ldexp` returns, in a fraction of the time.
 
     `out` is memory for dense rows.

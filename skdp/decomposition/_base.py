@@ -283,7 +283,7 @@ def row_clip_norm(estimator, session, ask, share, d, *, level=spectral.DIRECTION
     return min(raised, largest)
 
 
-def lengthened(session, ask, median, share, d, *, level=spectral.DIRECTION_LEVEL):
+def lengthened(session, ask, median, share, d, *, level):
     """Return a clip norm that clips no more rows than the noise of a moment hides."""
     if session.budget.exact:
         return median

@@ -56,7 +56,7 @@ def located(session, ask, noise, shares, d, level):
     return place, clip_norm, shares, rows, (sums, share)
 
 
-def share_of_mean(shares, least, wanted=0.0):
+def share_of_mean(shares, least, wanted):
     """Return the share of a mean, and what is left.
 
     It is the least, or more where that is wanted and a moment can spare it.

@@ -269,20 +269,25 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         return self._close_session(session, self._fit_session(session, rows))
 
     def _check_parameters(self):
-        """Return the public classes, and the shares of the releases."""
         if hasattr(self.axes, "fit"):
             raise TypeError("'axes' is an estimator: use DPScoreDensity.from_model(fitted_model).")
         _validation.check_option(self, "kind", ("auto", "density", "ellipse"))
         n_bins = _validation.check_int(self, "n_bins", 2, also=("auto",))
         if n_bins != "auto" and n_bins > 1000:
             raise ValueError(f"'n_bins' must be at most 1000. Got {self.n_bins!r}.")
-        classes = () if self.classes is None else _validation.check_classes(self, least=1)
+        self._public_classes()
+        self._shares()
+
+    def _public_classes(self):
+        return () if self.classes is None else _validation.check_classes(self, least=1)
+
+    def _shares(self):
         shares = {"limits": 0.2} if self._public_frame() is None else {}
         sized = self.kind == "auto" or (self.kind == "density" and self.n_bins == "auto")
         if sized and (self.classes is not None or self.adjacency == "add_remove"):
             shares["class_counts"] = 0.05
         shares["density"] = 1 - math.fsum(shares.values())
-        return classes, _validation.check_split(self, shares)
+        return _validation.check_split(self, shares)
 
     def _offers_pure_dp(self):
         return self.kind == "density" and self._public_frame() is not None
@@ -322,7 +327,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
 
     def _fit_session(self, session, rows):
         """Make all releases; the rows are read by the session alone."""
-        classes, shares = self._check_parameters()
+        classes, shares = self._public_classes(), self._shares()
         if isinstance(rows, Placed):
             rows = rows.joined(RecordForm(partial(_class_column, classes=classes), 1))
         source = row_source(rows)

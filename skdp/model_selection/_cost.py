@@ -98,7 +98,7 @@ def _planned_losses(part):
     return planned(budget), budget.copies
 
 
-def meaning_of(part, with_groups=False):
+def meaning_of(part, with_groups):
     """Return the privacy unit and the adjacency of a private estimator's fit."""
     unit = getattr(part, "privacy_unit", "row")
     if with_groups and hasattr(part, "require_groups"):  # its unit depends on `groups` in fit

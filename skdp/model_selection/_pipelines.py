@@ -346,7 +346,7 @@ def check_pipeline(
     return report
 
 
-def check_searchable(estimator, assume_rowwise=()):
+def check_searchable(estimator, assume_rowwise):
     """Refuse what a private search cannot fit within its total: any step that is not verified."""
     if isinstance(estimator, BaseDPEstimator):
         return

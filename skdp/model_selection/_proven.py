@@ -311,7 +311,7 @@ def _widest(pipeline):
     return max((getattr(step, "n_features_in_", math.inf) for step in later), default=math.inf)
 
 
-def _is_proven(step, texts=False):
+def _is_proven(step, texts):
     """Whether a step and its parts are in the table, and a row alone comes out as in a batch.
 
     With `texts`, none may give a frame: pandas chooses a type for all rows of it.

@@ -235,8 +235,7 @@ class DPStandardScaler(
 
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
-        shares = self._check_parameters()
-        X = blocks.row_source(X)
+        shares, X = self._shares(), blocks.row_source(X)
         bounds, sparse = self._public_bounds(X.n_features), getattr(X, "sparse", False)
         if sparse and bounds is not None and not ((bounds[0] <= 0) & (bounds[1] >= 0)).all():
             raise ValueError(
@@ -268,12 +267,11 @@ class DPStandardScaler(
         }
 
     def _check_parameters(self):
-        """Return the shares of the releases."""
         self._check_unit()
         _validation.check_bool(self, "with_mean", "with_std")
         if not self._learns_bounds():
             _validation.check_column_bounds(self)
-        return _validation.check_split(self, self._default_shares())
+        self._shares()
 
     def _public_bounds(self, d):
         """Return the bounds of each column, or None where they are learnt."""
@@ -290,17 +288,16 @@ class DPStandardScaler(
     def _learns_bounds(self):
         return isinstance(self.bounds, str) and self.bounds == "auto"
 
-    def _default_shares(self):
-        if self._learns_bounds():
-            return {"columns": 0.45, "moments": 0.55}
-        return {"columns": 0.4, "moments": 0.5, "bounds": 0.1}
+    def _shares(self):
+        learnt = {"columns": 0.45, "moments": 0.55}
+        public = {"columns": 0.4, "moments": 0.5, "bounds": 0.1}
+        return _validation.check_split(self, learnt if self._learns_bounds() else public)
 
     def _learnt_range(self, session, ask, d, shares, n):
         """Return centre and half-width of each column, and what was found."""
         if session.budget.exact:  # nothing is cut, and a first mean makes the second accurate
-            center, shares["moments"] = np.zeros(d), shares["moments"] / 2
             size = np.full(d, np.inf)
-            mean = release_moments(ask, center, size, n, shares["moments"]).mean
+            mean = release_moments(ask, np.zeros(d), size, n, shares["columns"]).mean
             return mean, size, None
         found, radius = found_columns(ask, d, shares, n)
         base.warn_undetected_columns(

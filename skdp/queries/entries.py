@@ -372,7 +372,7 @@ def _clipped(values: FloatArray, unit: MatrixUnit) -> FloatArray:
 _WIDER_ROUNDED = (1 + 2.0**-13) * WIDER  # rounded entries, and norms of public matrices
 
 
-def _moved(X: FloatArray, order: int = 2) -> float:
+def _moved(X: FloatArray, order: int) -> float:
     """Return the factor by which rounding to 26 bits may change norms of a public matrix.
 
     With order 1 the norm is the largest l1 norm of a row, whose relative change may be sqrt(k)

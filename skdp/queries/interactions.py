@@ -412,7 +412,7 @@ class InteractionHistories(PrivateQuery):
         Users of more items have smaller weights in the counts.
     """
 
-    def __init__(self, R: Any, *, adjacency: str, usual: int = 1) -> None:
+    def __init__(self, R: Any, *, adjacency: str, usual: int) -> None:
         self.n_features, self._usual = int(R.shape[1]), usual
         self._at = partial(InteractionQuery, R, adjacency=adjacency, prepare=binary_rows)
 

@@ -61,7 +61,7 @@ def centred(columns: Columns, center: float) -> FloatArray:
     return np.where(columns["units"] > 0, columns["targets"] - center, 0.0)
 
 
-def _surveyed(block: Zipped, form: Form, means: Means | None = None) -> tuple[FloatArray, ...]:
+def _surveyed(block: Zipped, form: Form, means: Means | None) -> tuple[FloatArray, ...]:
     """Return unit, norm and target of each record; the unit is 0 if it contributes nothing.
 
     The public `means`, if any, are subtracted from the target.

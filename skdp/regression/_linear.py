@@ -155,12 +155,13 @@ class Releases:
         self._find_places()
         self._choose_units()
         searched = self._choose_search()
-        left, wider = 1.0, None
+        left, wider = self.shares, None
         if self.estimator._y_numeric:
             self.scale, left, wider = self.estimator._target_scale(self)
         clip_norm = self._clip_norm(self.norm_share if searched and left else 0.0)
         kept, moments, mean, choose = np.arange(self.d), None, None, lambda *_: self.cuts[0]
         if left:
+            self.shares = left
             kept, moments = (self._screening if self.screened else self._all_columns)(clip_norm)
         if moments and wider:
             moments, mean = self.estimator._with_mean(self, moments, *wider)

@@ -80,7 +80,7 @@ def _shape(estimator, given, n_features):
     return shape
 
 
-def check_design(design, shape, *, sparse=False):
+def check_design(design, shape, *, sparse):
     """Return the public whitening that `design` gives, or None if it is to be learnt."""
     if isinstance(design, str):
         return None

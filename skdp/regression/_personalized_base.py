@@ -234,13 +234,13 @@ class PublicationMixin(FitsElsewhereMixin):
 
 
 class Base(NamedTuple):
-    """What is learnt from all users before the subspace; None for what labels do not have."""
+    """What is learnt from all users before the subspace; labels have no model here."""
 
     scaling: Scaling
     n: float
     shown: bool  # whether the scales of all columns were found
+    shares: dict  # what is left of the budget
     model: personalization.GlobalModel | None = None
-    unit: personalization.TargetUnit | None = None
 
 
 def learn_base(estimator, ask, query, shares):
@@ -252,18 +252,18 @@ def learn_base(estimator, ask, query, shares):
     limited = np.isfinite(scaling.limit)
     shown = bool((limited & columns.found).all())
     if not estimator._y_numeric:  # logits of the global model are not those of a user
-        return Base(scaling, columns.n, shown)
+        return Base(scaling, columns.n, shown, shares)
     n_noise = 0.0 if n else columns.count_noise()
     public["n"] = columns.n if estimator.fit_intercept else n
-    unit = _target_unit(estimator, ask, query.n_outputs, shares, public, n_noise)
+    unit, shares = _target_unit(estimator, ask, query.n_outputs, shares, public, n_noise)
     ask = ask.scaled(*scaling)  # columns that have no limit may hold entries of any size
     fitted = {"intercept": estimator.fit_intercept}
     model = personalization.pooled_model(ask, limited, unit, shares["global"], **fitted)
-    return Base(scaling, columns.n, shown, model, unit)
+    return Base(scaling, columns.n, shown, shares, model)
 
 
 def _target_unit(estimator, ask, p, shares, public, n_noise):
-    """Return the unit of targets.
+    """Return the unit of targets, and what is left of the budget.
 
     Users too few to show it hardly show directions either. So half of the share of the subspace
     goes into a second search: a level of all users is what others are predicted by. Public bounds
@@ -272,14 +272,14 @@ def _target_unit(estimator, ask, p, shares, public, n_noise):
     find = partial(find_columns, ask.targets(), p, **public)
     unit = personalization.target_unit(find(shares["targets"]), n_noise)
     if not unit.found:
-        shares["subspace"] /= 2
+        shares = shares | {"subspace": shares["subspace"] / 2}
         unit = personalization.target_unit(find(shares["subspace"], far=True), n_noise)
     if bounds := _validation.target_bounds(estimator, p):
         middle, radius = _validation.middle_and_radius(*bounds, centered=estimator.fit_intercept)
         inside = (bounds[0] <= unit.center) & (unit.center <= bounds[1])
         center, size = np.where(inside, unit.center, middle), min(unit.size, float(radius.max()))
         unit = unit._replace(center=center, size=size)
-    return unit
+    return unit, shares
 
 
 class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
@@ -325,9 +325,9 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             )
         _validation.check_option(self, "head_selection", ("private_vote", "subspace", "per_user"))
         _validation.check_bool(self, "fit_intercept", "require_groups", "whiten")
-        return _validation.check_split(self, self._default_shares())
+        self._shares()
 
-    def _default_shares(self):
+    def _shares(self):
         """Return the shares: the subspace is a matrix of d x d numbers, a vote has fewer."""
         shares = {
             "subspace": 0.45, "global": 0.1, "columns": 0.1, "whitener": 0.05 * self.whiten,
@@ -335,7 +335,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             "logits": 0.03 * (not self._y_numeric),
             "targets": 0.08 * self._y_numeric,
         }  # fmt: skip
-        return {name: share for name, share in shares.items() if share}
+        return _validation.check_split(self, {name: x for name, x in shares.items() if x})
 
     # -- fit -------------------------------------------------------------------------------
 
@@ -451,10 +451,9 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
 
     def _fit_session(self, session, query):
         """Make all releases; returns the public attributes."""
-        shares = self._check_parameters()
         ask, p = session.ask(query), query.n_outputs
-        base = learn_base(self, ask, query, shares)
-        model, scaling, public = base.model, base.scaling, {}
+        base = learn_base(self, ask, query, self._shares())
+        model, scaling, shares, public = base.model, base.scaling, base.shares, {}
         ask = ask.scaled(*scaling)
         whitening, view, shared = self._subspace(ask, scaling.scale, shares, model)
         # Without an intercept all users that can have a direction.

@@ -35,7 +35,7 @@ _CUTS, _DIRECTIONS = (2.0, 3.0, 4.5, 7.0, 10.0, 16.0, 32.0, 64.0), 12
 # Location of the targets: a search that may take from the budget of the model.
 
 
-def find_targets(found, find, ask, share, model_budget, given=None):
+def find_targets(found, find, ask, share, model_budget, given):
     """Search until most targets are located; return them, the fraction spent, and what remains.
 
     `found` is the result of a first search with `share`. If most targets were not located, a model
@@ -303,14 +303,14 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         They were found with the columns, or are searched for here. They lie within public ones, if
         these are given; targets are measured from the point of these that is nearest to 0. About
         as many targets lie beyond them as the noise of products with d columns amounts to: a wider
-        cut adds as much noise as it takes away bias. Also return what the search leaves for the
-        model, and wider bounds, of the mean: the norm of a row of d columns is about sqrt(d), so
+        cut adds as much noise as it takes away bias. Also return the budget fractions that remain,
+        or None, and wider bounds, of the mean: the norm of a row of d columns is about sqrt(d), so
         products with targets have about d times the noise of sums.
         """
         shares, given, centered = fit.shares, fit.scale, self.fit_intercept
         share, whole = shares["target_bounds"], _linear.model_share(shares) + fit.tail_share
         if fit.exact:
-            return given or TargetScale.in_ball(math.inf, fit.q), whole, None
+            return given or TargetScale.in_ball(math.inf, fit.q), shares, None
         find = partial(find_columns, fit.ask.targets(), fit.q, n=fit.n, centered=centered)
         alone = fit.ask if centered else None
         found = fit.targets or find(share)
@@ -323,12 +323,11 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
             warn_undetected_columns(self, none, outcome=outcome, **words)
             scale = given or target_scale(columns, columns.scale, centered=True)
             center = columns.center + (0.0 if given is None else given.nearest)
-            return scale._replace(center=center), 0.0, None
+            return scale._replace(center=center), None, None
         if given is None:
             warn_undetected_columns(self, ~columns.located, outcome="and used a guess", **words)
         tail_share = kept_share(fit.tail_share, rest, whole)
-        rest -= tail_share
-        fit.shares = left = left_for_model(shares, rest)
+        left = left_for_model(shares, rest - tail_share)
         part = max(left["regression_moments"], shares["target_bounds"]) / share
         d = fit.d if fit.screened else min(fit.d, _DIRECTIONS)
         search = d * columns.sums_noise(part), tail_share / fit.q, CLEAR
@@ -338,10 +337,10 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
             radius[i] = lowest_level(far, scale * np.array(_CUTS), *search)
         scale = target_scale(columns, radius, given, centered=centered)
         if not centered:
-            return scale, rest, None
+            return scale, left, None
         usual = columns.mean_radius(columns.sums_noise(left["target_mean"] / share))
         wide = target_scale(columns, np.maximum(radius, usual), given, centered=True)
-        return scale, rest, (wide, columns)
+        return scale, left, (wide, columns)
 
     def _with_mean(self, fit, moments, wider, targets):
         """Release the mean of the targets under wider bounds; the moments know their variance."""

@@ -412,7 +412,7 @@ class Center(NamedTuple):
     found: bool
 
 
-def find_center(ask: AsksColumns, share: float, n: float, *, far: bool = False) -> Center:
+def find_center(ask: AsksColumns, share: float, n: float, *, far: bool) -> Center:
     """Return the centre and the standard deviation of a single column, robust to far entries.
 
     A rank search finds a first centre; the mean about it has noise in proportion to the scale of

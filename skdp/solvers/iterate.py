@@ -167,7 +167,7 @@ PASSES = {"power": (16, 8), "alternating": (6, 2), "deflation": (4, 4)}
 
 def alternate(
     ask: Any, n_rows: int, start: FloatArray, k: int, share: float,
-    *, law: str, n_iter: int | str, one_by_one: bool = False,
+    *, law: str, n_iter: int | str, one_by_one: bool,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:  # fmt: skip
     """Alternate A V and A'U, then take the SVD of a noisy core: (U, k singular values, V).
 

@@ -257,7 +257,7 @@ def svd_variances(
     }
 
 
-def user_level_mu(mu: float, n_items: int, degree_floor: int, number_share: float = 0.0) -> float:
+def user_level_mu(mu: float, n_items: int, degree_floor: int, number_share: float) -> float:
     """Return the Gaussian-DP parameter for all interactions of a user, in the worst case.
 
     A user's row has norm at most 1, so it moves a product with Q by at most ||Q||_2 <= sqrt(p), for

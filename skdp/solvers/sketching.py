@@ -73,7 +73,7 @@ def _refactored(left: FloatArray, right: FloatArray, others: Factors) -> Factors
     return Factors((U @ left)[:, :k], values, (right @ V.T)[:k], int(np.count_nonzero(values)))
 
 
-def _denoised(values: FloatArray, noise_scale: float, most: float = math.inf) -> FloatArray:
+def _denoised(values: FloatArray, noise_scale: float, most: float) -> FloatArray:
     """Return d noisy numbers without the noise (James and Stein); zeros where noise is likely."""
     d, square = len(values), float(values @ values)
     clear = min(math.sqrt(square), most) > math.sqrt(d + CLEAR**2 * math.sqrt(2 * d)) * noise_scale

@@ -202,11 +202,11 @@ def median_steps(max_iter: int, *, centered: bool, searches_covariance: bool) ->
 
 
 def private_median(
-    below: Callable[..., Answer], rank_share: float, n: float, between: Sequence[float] = ()
+    below: Callable[..., Answer], rank_share: float, n: float, between: Sequence[float]
 ) -> float:
     """Return about the median; the number of rank queries does not depend on the data.
 
-    `between` are two public numbers that the median is expected between; without them it may lie
+    `between` are two public numbers that the median is expected between, or none: it may lie
     anywhere.
     """
 

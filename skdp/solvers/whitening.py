@@ -165,7 +165,7 @@ def release_place(
 
 
 def release_whitening(
-    ask: Any, shape: tuple[int, int], n: float, rank_share: float, share: float, radius: float = 0.0
+    ask: Any, shape: tuple[int, int], n: float, rank_share: float, share: float, radius: float
 ) -> Whitening | None:
     """Learn the design: a private median of the sizes, and one release of both moments.
 
@@ -185,7 +185,7 @@ def trace_attributes(
     fit: TraceFit,
     sides: tuple[FloatArray | None, FloatArray | None],
     units: tuple[FloatArray, FloatArray],
-    means: tuple[FloatArray, FloatArray] | None = None,
+    means: tuple[FloatArray, FloatArray] | None,
 ) -> dict[str, FloatArray | float | tuple[float, ...]]:
     """Return the fitted attributes for M = W1 (U s V') W2, over units, + a 1' + 1 b'."""
     A, B = (

@@ -94,7 +94,7 @@ def made_rows(rng: np.random.Generator, n: int, shares: FloatArray) -> FloatArra
     return np.asarray(X)
 
 
-def skewed(rng: np.random.Generator, X: FloatArray, skew: Any = None) -> FloatArray:
+def skewed(rng: np.random.Generator, X: FloatArray, skew: Any) -> FloatArray:
     """Turn normal columns into log-normal ones of the same deviation, and of a stated skewness.
 
     In real tables a few rows hold much of some columns, so that clipping has a cost. Where no
@@ -110,9 +110,7 @@ def skewed(rng: np.random.Generator, X: FloatArray, skew: Any = None) -> FloatAr
     return np.asarray(scale(np.expm1(scale(X) * logs)) * X.std(axis=0))
 
 
-def skewed_rows(
-    rng: np.random.Generator, n: int, shares: FloatArray, skew: Any = None
-) -> FloatArray:
+def skewed_rows(rng: np.random.Generator, n: int, shares: FloatArray, skew: Any) -> FloatArray:
     """Draw skewed rows that have a given spectrum all the same.
 
     Columns that are skewed one by one spread over all directions what a few of them held. Their
@@ -161,7 +159,7 @@ def of_length(X: Any, length: float = 1.0) -> Any:
 
 def made_blocks(
     rng: np.random.Generator, shape: tuple[int, int], values: FloatArray, *,
-    ends: tuple[float, float] | None, symmetric: bool = False,
+    ends: tuple[float, float] | None, symmetric: bool,
 ) -> FloatArray:  # fmt: skip
     """Draw a matrix whose blocks have these singular values (up to the ends).
 

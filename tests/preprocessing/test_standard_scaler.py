@@ -85,7 +85,7 @@ def test_public_bounds_far_too_wide_cost_little(wide):
 
 def test_moments_within_public_bounds_have_about_the_budget_of_those_within_learnt_ones():
     """Bounds far too wide save nothing, so what they are tried for must cost little."""
-    public, learnt = (DPStandardScaler(bounds=b)._default_shares() for b in ((-1, 1), "auto"))
+    public, learnt = (DPStandardScaler(bounds=b)._shares() for b in ((-1, 1), "auto"))
     assert public["moments"] > 0.9 * learnt["moments"]
 
 

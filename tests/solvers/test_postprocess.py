@@ -186,7 +186,7 @@ def test_svd_variances_take_off_the_noise_of_the_means(rng):
 @pytest.mark.parametrize("floor", [1, 2, 5, 60])
 def test_user_level_mu_covers_each_release(n_items, floor):
     """All interactions of a user against what the noise was sized for, release by release."""
-    mu = postprocess.user_level_mu(1.0, n_items, floor)
+    mu = postprocess.user_level_mu(1.0, n_items, floor, 0.0)
     most = min(n_items, floor)
     trace = most  # a row has square norm most/floor at most; one interaction was 1/floor
     sums = math.sqrt(most)  # a row of norm sqrt(most/floor); one interaction was sqrt(1/floor)

@@ -173,7 +173,7 @@ def test_private_medians_are_found_to_a_tenth():
             asked.append(share)
             return Answer(50.0 if threshold >= median else -50.0, 0.1)
 
-        assert 0.9 <= trace.private_median(below, 0.01, 100.0) / median < 1.1
+        assert 0.9 <= trace.private_median(below, 0.01, 100.0, ()) / median < 1.1
         again = trace.private_median(below, 0.01, 100.0, (0.6 * median, 1.7 * median))
         assert 0.93 <= again / median < 1.07
         assert len(asked) == trace.median_steps(1, centered=False, searches_covariance=False) - 3

@@ -68,7 +68,7 @@ def prefix_weights(coefficients: NDArray[np.int64]) -> FloatArray:
     return b
 
 
-def dyadic_cover(start: int, stop: int, levels: int = 64) -> Iterator[Node]:
+def dyadic_cover(start: int, stop: int, levels: int) -> Iterator[Node]:
     """Yield the dyadic nodes, of few levels, that make up the steps start + 1 .. stop."""
     while start < stop:
         largest = (stop - start).bit_length() - 1
