@@ -22,8 +22,9 @@ from skdp.decomposition._base import each_by_itself
 from skdp.exceptions import PrivacyError, PrivacyWarning, warn_caller
 from skdp.model_selection._cost import candidate_of, dp_parts, meaning_of, planned_fit
 from skdp.model_selection._pipelines import check_searchable
+from skdp.model_selection._runs import Runs
 from skdp.model_selection._scorers import PrivateScorer, own_scorer, scored_unit
-from skdp.model_selection.selection_laws import Runs, draw_below, plan_selection
+from skdp.model_selection.selection_laws import draw_below, plan_selection
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.gate.bounds import SAMPLER_DISTANCE
 from skdp.privacy.ledger.fits import LedgerFit

@@ -24,7 +24,7 @@ from skdp.solvers.median_search import QUESTIONS, find_between, find_scale
 
 _Z = float(ndtri(0.75))
 FINER = 3  # rank queries that find a median between two public numbers
-PASSES = 3  # clipped means about released medians that tell where records lie
+RECENTRINGS = 3  # clipped means about released medians that tell where records lie
 _EXPECTED = (1 / 3, 3.0)  # range of a median, relative to that of the targets or of the last step
 _MULTIPLIERS = (0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 
@@ -197,7 +197,7 @@ def median_steps(max_iter: int, *, centered: bool, searches_covariance: bool) ->
     """
     wide = searches_covariance + (not centered)  # searches for medians that may lie anywhere
     near = centered + (max_iter + 1 if max_iter else 0)
-    near += PASSES * (searches_covariance and centered)
+    near += RECENTRINGS * (searches_covariance and centered)
     return wide * (QUESTIONS + FINER) + FINER * near
 
 

@@ -11,7 +11,7 @@ from skdp._limits import NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
 from skdp.solvers.columns import FAR, find_columns
 from skdp.solvers.linalg import signal_share, with_signs
-from skdp.solvers.trace import FINER, PASSES, TraceFit, private_median
+from skdp.solvers.trace import FINER, RECENTRINGS, TraceFit, private_median
 
 # Whitening of measurement matrices from released second moments.
 #
@@ -149,10 +149,10 @@ def release_place(
     whole = np.outer(*units).ravel()
     first = 0.0
     between: tuple[float, ...] = ()
-    for _ in range(PASSES * centered):
+    for _ in range(RECENTRINGS * centered):
         records = ask.about(at, units).records()
         radius = private_median(records.scores_below, rank_share, n, between)
-        answer = records.total(radius, share=shares["mean"] / PASSES)
+        answer = records.total(radius, share=shares["mean"] / RECENTRINGS)
         signal = signal_share(float(np.sum(answer.value**2)), d * answer.noise_scale**2)
         at = at + signal * answer.value / n * whole
         least = 2.0 ** (1 - 2**FINER) * radius  # from here on ranks tell it to a factor of two

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from skdp._limits import CLEAR
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
 from skdp.queries.sums import Neighbours
+from skdp.solvers.trace import median_steps
 
 
 class StartBounds(NamedTuple):
@@ -261,7 +262,8 @@ def descent_records(
     return DescentRecords(*numbers, n)
 
 
-_RANK_SHARE = 0.0365 / 49  # of the budget, for each rank of the searches of a fit with defaults
+# Of a fit with defaults: its `gradient_clip`, over the ranks of so many steps as few records take.
+_RANK_SHARE = 0.0365 / median_steps(8, centered=True, searches_covariance=True)
 
 
 class RequiredSamples(NamedTuple):

@@ -30,7 +30,8 @@ from skdp import (
 )
 from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
 from skdp.model_selection._cost import budget_for
-from skdp.model_selection.selection_laws import Run, Runs, draw_runs, random_stopping_epsilon
+from skdp.model_selection._runs import Run, Runs
+from skdp.model_selection.selection_laws import draw_runs, random_stopping_epsilon
 from skdp.preprocessing import DPStandardScaler, RowClipper
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss

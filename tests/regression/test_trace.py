@@ -14,6 +14,7 @@ from skdp.privacy import mu_from_epsilon_delta
 from skdp.regression import DPTraceRegressor, _trace_steps
 from skdp.testing import FitData, null_release, transcript_audit
 from skdp.testing.sensitivity import mixed_sizes
+from skdp.theory import required_samples
 from tools.checks import parametrize_with_dp_checks
 from tools.null_checks import check_same_answers
 from tools.outcomes import assert_refused, messages_of, refuses
@@ -204,6 +205,7 @@ def test_what_does_not_go_together_is_refused_before_it_is_paid():
 def test_plan_needs_no_data():
     needed = DPTraceRegressor(2, matrix_shape=(20, 20)).required_samples()
     assert needed.bounds_found < needed.error_below_half < needed.accurate
+    assert needed == required_samples((20, 20), 2)
     twice = DPTraceRegressor(2, adjacency="replace").required_samples((20, 20))
     assert twice.accurate == pytest.approx(2 * needed.accurate, abs=2)
     refuses(ValueError, "matrix_shape", DPTraceRegressor().required_samples)
