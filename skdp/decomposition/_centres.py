@@ -27,8 +27,8 @@ def located(session, ask, noise, shares, d, level):
     which rows were measured, if sums are noise, or if rows are much longer than the error. About
     each point, three rank queries (for the last points, two) find the median norm between the error
     of the mean and the norm about the point before; counts then adjust it. `level` is how many rows
-    may be shortened, as in `row_clip_norm`. The returned sums and their budget fraction belong to
-    the returned rows, if these were not centred again.
+    may be shortened, as in `row_clip_norm`. The sums are those of the returned rows, unless these
+    were centred again.
     """
     last = RAISING * shares["center_search"]
     searches, place, clip_norm = shares["center_search"] - last, np.zeros(d), noise.clip_norm
@@ -53,7 +53,7 @@ def located(session, ask, noise, shares, d, level):
         clip_norm = min(lengthened(session, rows, clip_norm, last, d, level=level), noise.clip_norm)
         rows, last = rows.clipped(clip_norm), 0.0
     shares = shares | {"center": shares["center"] + searches + last}
-    return place, clip_norm, shares, rows, (sums, share)
+    return place, clip_norm, shares, rows, sums
 
 
 def share_of_mean(shares, least, wanted):
@@ -98,15 +98,12 @@ class Centre(NamedTuple):
 
 def centred(session, ask, noise, shares, d, level):
     """Return the rows about their released mean, and their clip norm."""
-    place, clip_norm, shares, about, (prev, before) = located(session, ask, noise, shares, d, level)
+    place, clip_norm, shares, about, sums = located(session, ask, noise, shares, d, level)
     noise, moved = replace(noise, clip_norm=clip_norm), bool(place.any())
     wanted = moved * math.sqrt(d) * noise.rect / noise.n
     share, shares = share_of_mean(shares, shares["center"], wanted)
-    sums, noise_scale = about.sums(share=share)
-    if not moved:  # the same rows were asked before
-        weight = share / (share + before)
-        sums = weight * sums + (1 - weight) * prev.value
-        noise_scale = math.hypot(weight * noise_scale, (1 - weight) * prev.noise_scale)
+    more = about.sums(share=share)  # of the same rows, unless a place was found
+    sums, noise_scale = more if moved else spectral.averaged(sums, more)
     step, kept = postprocess.shrunk_mean(sums, noise_scale, noise.n, noise.clip_norm)
     count_noise = float(np.linalg.norm(step)) * noise.n_noise
     noise_bias = postprocess.mean_noise_bias(noise_scale, noise.n, 2 + kept * (d - 2), count_noise)
@@ -180,7 +177,7 @@ def about_zero(session, ask, noise, shares, d):
     they are. Sums and moment share what is left, as variances need both.
     """
     level = spectral.DIRECTION_LEVEL
-    place, clip_norm, shares, rows, (sums, _) = located(session, ask, noise, shares, d, level)
+    place, clip_norm, shares, rows, sums = located(session, ask, noise, shares, d, level)
     unspent = shares["center"]
     if session.budget.exact or clip_norm**2 > 0.75 * noise.clip_norm**2:
         more = ask.sums(share=unspent / 2)  # of the same rows, unless a place was found
