@@ -29,7 +29,7 @@ def iteration_threshold(noise_scale: float, size: float) -> float:
     return _STANDS_OUT * noise_scale * math.sqrt(size)
 
 
-def is_small(shape: tuple[int, int]) -> bool:
+def fits_whole(shape: tuple[int, int]) -> bool:
     """Whether a whole matrix is released at once: a product with the identity."""
     return 8 * math.prod(shape) <= MEMORY and min(shape) <= GRAM_FEATURES
 
@@ -63,7 +63,7 @@ def _one_shot_threshold(session: Any, unit: Any, m: int, n: int, rounding: float
         if cells_of(unit, (m, n)) * flip_probability(left) <= MAX_FLIPS:
             scale = unit.high * math.hypot(deviation, math.sqrt(rounding))
     whole = unit.kind.single and (unit.bounded or not unit.kind.pair)
-    if session.budget.pure and whole and is_small((m, n)):
+    if session.budget.pure and whole and fits_whole((m, n)):
         scale = min(scale, math.sqrt(2.0) * unit.alpha / epsilon)
     return _entries_limit(scale, (m, n))
 
@@ -131,7 +131,7 @@ def released_whole(
         answer = ask.right(np.eye(n), share=1.0) if n <= m else ask.left(np.eye(m), share=1.0)
         value = answer.value if n <= m else answer.value.T
         return one_shot.WholeMatrix(value, answer.noise_scale, session.law)
-    graded, flips = not session.budget.exact and is_small(shape), unit.low == 0
+    graded, flips = not session.budget.exact and fits_whole(shape), unit.low == 0
     # Groups of a graph are compared with all of its noise, so there it need not be known.
     if graded and flips and rounding is None and (not graph or one_shot.graded_pays(epsilon)):
         rounding = released_entries(ask, unit, shape).rounding

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
+IndexArray: TypeAlias = NDArray[np.intp]
 
 WIDER: Final = 1 + 1e-9  # factor that covers the float errors of norms, sums and formulas
 ROUNDING: Final = math.ulp(0.5)  # relative error of one float operation: 2**-53

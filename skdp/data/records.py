@@ -26,7 +26,7 @@ from skdp.data.integers import GRID_BITS, exact_map, off_grid, on_grid, reduced
 from skdp.data.views import Zipped
 
 Pair = tuple[FloatArray, FloatArray]
-Split = Callable[[FloatArray], FloatArray]
+Transform = Callable[[FloatArray], FloatArray]
 LOOSE = 1 + 1e-5  # covers that bases on their grids are orthonormal to 1e-6 only
 MAX_ROWS = 2**12  # rows of a block, but of CSR rows, and entries of mixed records: exact sums
 _SMALL = 2**7  # up to this size of a record, one matrix product for all records is faster
@@ -177,7 +177,7 @@ class DenseRecords:
         margin = steps * math.sqrt(d1 * d2) + 2 * math.sqrt(r) * (math.sqrt(d1) + math.sqrt(d2)) + r
         return squares, K, margin
 
-    def weighted(self, block: Zipped, split: Split = np.atleast_2d) -> FloatArray:
+    def weighted(self, block: Zipped, split: Transform = np.atleast_2d) -> FloatArray:
         """Return the sum of weights Z, flat: exact for integer weights; `split` makes limbs."""
         return split(block.columns["weights"] @ self.counted(block)).ravel()
 
@@ -296,7 +296,7 @@ class SparseRecords:
         inner = K @ space.core.ravel()
         return tangent_sizes(squares, units, margin), units * space.core_unit * inner
 
-    def weighted(self, block: Zipped, split: Split = np.atleast_2d) -> FloatArray:
+    def weighted(self, block: Zipped, split: Transform = np.atleast_2d) -> FloatArray:
         """Return the sum of weights Z, flat; `split` makes limbs of each term, as records are many.
 
         A term is below 2**41, so MAX_ROWS of them have an exact sum, and BLOCK_ROWS in limbs, too.
@@ -378,7 +378,7 @@ class FactoredRecords:
         sizes = tangent_sizes((a * a * vv, uu * b * b, uu * vv), units, margin)
         return sizes, units * space.core_unit * inner
 
-    def weighted(self, block: Zipped, split: Split = np.atleast_2d) -> FloatArray:
+    def weighted(self, block: Zipped, split: Transform = np.atleast_2d) -> FloatArray:
         """Return the sum of weights Z, flat; `split` makes limbs."""
         (A, *_), (B, *_) = self._sides(block)
         return split((A * block.columns["weights"][:, None]).T @ B).ravel()

@@ -56,7 +56,7 @@ class DecompositionPlans(PlansMixin):
 
     def _made_rows(self, rng, n, shares, skew):
         """Draw dense rows, in the units of a clip norm or of bounds that are given."""
-        rows, clip = _plan.rows_of(n, len(shares)), getattr(self, "clip_norm", "auto")
+        rows, clip = _plan.rows_drawn(n, len(shares)), getattr(self, "clip_norm", "auto")
         given = isinstance(clip, float | int) and math.isfinite(clip)
         X = _made.skewed_rows(rng, rows, shares, skew) * (clip if given else 1.0)
         X = _made.fill_bounds(self, X)

@@ -24,7 +24,7 @@ from skdp.queries.plane import SQUARE, Frame, PlaneQuery
 from skdp.queries.sums import Neighbours
 from skdp.solvers.columns import find_columns, release_moments
 from skdp.theory import PlanData, PlansMixin
-from skdp.theory._plan import rows_of
+from skdp.theory._plan import rows_drawn
 from skdp.units import unit_of
 
 _DEVIATIONS = 3.0  # of coordinates: half of a learnt frame; of a size: a class that is seen
@@ -42,7 +42,7 @@ class DensityPlans(PlansMixin):
 
     def _made(self, rng, n, d):
         classes = [None] if self.classes is None else list(_validation.check_classes(self, least=1))
-        rows, frame = rows_of(n, d), self._public_frame()
+        rows, frame = rows_drawn(n, d), self._public_frame()
         axes, origin = self._plane(d)
         labels = rng.integers(0, len(classes), rows)
         scores = rng.standard_normal((rows, 2)) + 2 * rng.standard_normal((len(classes), 2))[labels]

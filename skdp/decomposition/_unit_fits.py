@@ -278,13 +278,13 @@ def unit_route(estimator, shape, entries=None):
     n_answers = PASSES[iterated][pure] if estimator.n_iter == "auto" else estimator.n_iter
     n_answers *= 1 if iterated == "power" else 2
     cells = changed.bounded and changed.low == 0  # which are flipped
-    if name == "one_shot" and not cells and not _choice.is_small(shape):
+    if name == "one_shot" and not cells and not _choice.fits_whole(shape):
         raise ValueError(
             f"algorithm='one_shot' would release {shape[0]} x {shape[1]} numbers; use "
             "'auto', or for entries that are not negative unit_bound=(0, high). Got 'one_shot'."
         )
     if whole_at_once(unit) and name in ("auto", "one_shot") and estimator.delta > 0:
-        if name == "one_shot" or (_choice.is_small(shape) and not math.isinf(estimator.epsilon)):
+        if name == "one_shot" or (_choice.fits_whole(shape) and not math.isinf(estimator.epsilon)):
             return "one_shot", "one_shot: one release of all entries holds every product with them"
         return "alternating", "alternating: there is no noise, or there are too many entries"
     if name != "auto":

@@ -125,7 +125,7 @@ def random_stopping_epsilon(mu: float, mean_n_runs: float, delta: float) -> floa
 
 
 @cache
-def largest_mu(mean_n_runs: float, epsilon: float, delta: float) -> float:
+def largest_run_mu(mean_n_runs: float, epsilon: float, delta: float) -> float:
     """Largest mu of a run for which the search is (epsilon, delta)-DP, on the safe side."""
     high = mu_from_epsilon_delta(epsilon, delta)  # a search is never cheaper than one run
     low = high / 2
@@ -230,7 +230,7 @@ def _stopped(epsilon: float, delta: float, n: int, sessions: int, mean: float) -
         run, losses = Loss("pure", epsilon / PURE_FACTOR), [Loss("pure", epsilon)]
     else:
         ideal = ideal_budget(epsilon, delta, mean, sessions)
-        run = Loss("gaussian", largest_mu(mean, *ideal))
+        run = Loss("gaussian", largest_run_mu(mean, *ideal))
         losses = [Loss("pure", epsilon), Loss("delta", delta)]
     runs, whole = math.ceil(mean), accounting.compose(losses)
     return Selection("random_stopping", mean, run, chance_drawn(mean, n), whole, runs * sessions)

@@ -19,7 +19,7 @@ from skdp.solvers.columns import FAR, find_columns, release_moments
 from skdp.solvers.median_search import SMALLEST
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._made import bare_copy, skewed
-from skdp.theory._plan import check_share, fit_rows, rows_of
+from skdp.theory._plan import check_share, fit_rows, rows_drawn
 
 
 def around_zero(center, size):
@@ -55,7 +55,7 @@ class ScalerPlans(PlansMixin):
     _measure = "1 - mean relative error of the scales (of means in deviations, without scales)"
 
     def _made(self, rng, n, d, signal=0.25, skew=None):
-        rows, signal = rows_of(n, d), check_share(signal)
+        rows, signal = rows_drawn(n, d), check_share(signal)
         size = np.exp(rng.standard_normal(d))
         center = size * rng.standard_normal(d)
         said = "skewed columns some deviations from 0"

@@ -28,6 +28,7 @@ from skdp.data.records import (
     DenseRecords,
     FactoredRecords,
     MixedRecords,
+    Pair,
     SparseRecords,
     TangentSpace,
     of_means,
@@ -48,9 +49,8 @@ from skdp.units import unit_named
 # that compute them contain only public values, so that they may be sent there.
 
 
-Pair = tuple[FloatArray, FloatArray]
 Form = DenseRecords | SparseRecords | FactoredRecords
-Means = tuple[FloatArray, FloatArray]  # row effects a, column effects b of the matrix a 1' + 1 b'
+Effects = tuple[FloatArray, FloatArray]  # row effects a, column effects b of the matrix a 1' + 1 b'
 # Largest number of records: integer sums of more could wrap modulo 2**64, and the public linear map
 # of a sum cannot be computed from its wrapped value.
 _MOST_RECORDS = 2**25
@@ -61,7 +61,7 @@ def centred(columns: Columns, center: float) -> FloatArray:
     return np.where(columns["units"] > 0, columns["targets"] - center, 0.0)
 
 
-def _surveyed(block: Zipped, form: Form, means: Means | None) -> tuple[FloatArray, ...]:
+def _surveyed(block: Zipped, form: Form, means: Effects | None) -> tuple[FloatArray, ...]:
     """Return unit, norm and target of each record; the unit is 0 if it contributes nothing.
 
     The public `means`, if any, are subtracted from the target.
@@ -463,7 +463,7 @@ class RecordQuery(SumQuery):
         self.shape = shape
         self.center = 0.0  # public: subtracted from each target
         self.bias = 0.0  # public: the constant that is appended to each record for an intercept
-        self.means: Means | None = None  # public: <X, a 1' + 1 b'> is subtracted from each target
+        self.means: Effects | None = None  # public: <X, a 1' + 1 b'> is subtracted from each target
         self.total_name = "spectral_init_sum"
         self._keep()
 

@@ -313,7 +313,7 @@ def tangent_bound(clip_norm: float, scale: float) -> float:
 
 
 @dataclass(frozen=True)
-class Split:
+class TangentSplit:
     """The public part of the split: what a machine with rows needs; it contains no rows."""
 
     grid: FloatArray
@@ -377,8 +377,8 @@ class TangentQuery(SumQuery):
         if not gap < 1e-3:
             raise ValueError("'V' must have orthonormal columns.")
         rounding = 0.0 if scale == math.inf else math.sqrt(self._V.size) * 2.0**-integers.GRID_BITS
-        self._split = Split(self._grid, self._removed, gap, rounding, integers.GRID_BITS)
-        self._float_split = Split(self._V, self._removed, 0.0, 0.0, 0)
+        self._split = TangentSplit(self._grid, self._removed, gap, rounding, integers.GRID_BITS)
+        self._float_split = TangentSplit(self._V, self._removed, 0.0, 0.0, 0)
         self.clip_norm = clip_norm
         self._sizes = row_numbers(source, self._measured())
         self.largest = tangent_bound(clip_norm, min(scale, _SMALLEST_B)) * (1 + gap)

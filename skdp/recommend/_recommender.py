@@ -26,7 +26,7 @@ from skdp.solvers.postprocess import released_count
 from skdp.solvers.recommend import Route, fit_filter
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._made import made_histories
-from skdp.theory._plan import USUAL_ONES, check_entries, histories_of, rows_of
+from skdp.theory._plan import USUAL_ONES, check_entries, histories_of, rows_drawn
 from skdp.units import offered
 
 # Which release shows most of a user-item matrix: decided before any data are read.
@@ -133,7 +133,7 @@ class RecommenderPlans(PlansMixin):
         check_entries(self, nnz, n, d)
         rows, ones = histories_of(n, nnz)
         hidden, shown = parted(made_histories(rng, rows, d, ones, apart=bool(apart)))
-        judged, size = slice(0, rows_of(rows, d)), list_length(d)
+        judged, size = slice(0, rows_drawn(rows, d)), list_length(d)
         known = shown[judged].toarray() > 0
         order = np.argpartition(np.where(known, 1.0, -shown.sum(axis=0)), min(size, d - 1), axis=1)
 

@@ -18,12 +18,12 @@ from skdp._limits import BLOCK
 from skdp._validation import check_classes, check_range
 from skdp.solvers.linalg import leading_triplets
 from skdp.theory import PlanData, PlansMixin, _made
-from skdp.theory._plan import check_share, fit_rows, histories_of, rows_of
+from skdp.theory._plan import check_share, fit_rows, histories_of, rows_drawn
 
 
 def made_records(estimator, rng, n, d, spectrum, skew, nnz):
     """Return (rows as a regression takes them, what they are)."""
-    rows, clip = rows_of(n, d), estimator.clip_norm
+    rows, clip = rows_drawn(n, d), estimator.clip_norm
     given = not isinstance(clip, str) and math.isfinite(clip)
     if nnz is not None:
         rows, ones = histories_of(n, nnz)
@@ -88,7 +88,7 @@ class RidgeClassifierPlans(PlansMixin):
         names = np.arange(2 if priors is None else np.size(priors))
         names = names if self.classes is None else check_classes(self)
         priors = np.ones(len(names)) if priors is None else priors
-        priors = _made.check_numbers("priors", priors, len(names), "shares of classes")
+        priors = _made.check_weights("priors", priors, len(names), "shares of classes")
         usual = 0.5 if nnz is None else 0.9
         signal = check_share(usual if signal is None else signal)
         X, said = made_records(self, rng, n, d, spectrum, skew, nnz)
@@ -170,7 +170,7 @@ class PersonalPlans(PlansMixin):
             if np.ndim(size) or not 0 <= size < math.inf:
                 raise ValueError(f"'{name}' must be a number of at least 0. Got {size!r} instead.")
         levels *= self.fit_intercept
-        users = rows_of(n, d * n_rows)
+        users = rows_drawn(n, d * n_rows)
         k = min(d, 2 if self.n_components == "auto" else self.n_components)
         U = np.linalg.qr(rng.standard_normal((d, k)))[0]
         coef = rng.standard_normal((users, k)) @ U.T / math.sqrt(k)
@@ -201,7 +201,7 @@ class PersonalPlans(PlansMixin):
         return f"{of} of users' own models on fresh rows"
 
 
-def shape_of(given, parameter):
+def matrix_shape_of(given, parameter):
     """Return (d1, d2) from what was given, or from the parameter `matrix_shape`."""
     if isinstance(given, Integral) and parameter is not None:
         if given != math.prod(parameter):
@@ -225,13 +225,13 @@ class TracePlans(PlansMixin):
     _measure = "R2 on synthetic records"
 
     def _planned_shape(self, n, d):
-        return n, shape_of(d, self.matrix_shape)
+        return n, matrix_shape_of(d, self.matrix_shape)
 
     def _made(self, rng, n, d, signal=1.0, nnz=None):
         if not signal > 0 or not math.isfinite(signal):
             raise ValueError(f"'signal' must be a positive number. Got {signal!r} instead.")
         (d1, d2), size = d, math.prod(d)
-        rows = rows_of(n, size if nnz is None else 1)
+        rows = rows_drawn(n, size if nnz is None else 1)
         if nnz is None and rows * size > 512 * BLOCK:  # 4 GiB
             raise ValueError(
                 f"A plan would draw {rows} dense records of {size} entries, which is too much. "

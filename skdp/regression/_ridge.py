@@ -25,7 +25,7 @@ from skdp.regression._scores import ScoredRegressorMixin
 from skdp.solvers.columns import find_columns
 from skdp.solvers.linear_regression import solve_normal_equations, steadied
 from skdp.solvers.median_search import lowest_level
-from skdp.solvers.postprocess import drawn
+from skdp.solvers.postprocess import denoised
 
 # Scales from the median at which targets may be cut; directions whose noise counts in a fit of all
 # columns, which shrinks what is below the noise.
@@ -60,7 +60,7 @@ def find_targets(found, find, ask, share, model_budget, given):
     mean_arguments = ask.within(math.inf, scale), scale, bounded, None, found.n
     origin = 0.0 if given is None else given.nearest
     reference = np.clip(found.center + origin, scale.low, scale.high)
-    center = reference + drawn(*target_mean(*mean_arguments, reference, model_budget)) - origin
+    center = reference + denoised(*target_mean(*mean_arguments, reference, model_budget)) - origin
     return found._replace(center=center, needed=needed), share, 0.0
 
 
@@ -98,7 +98,7 @@ def target_mean(ask, scale, columns, moments, n, about, share):
     clearly differ from it. Without a scale of the targets there is no such mean.
     """
     if moments:
-        n += float(drawn(moments.weight - n, math.sqrt(2) * moments.noise / moments.bias**2))
+        n += float(denoised(moments.weight - n, math.sqrt(2) * moments.noise / moments.bias**2))
     sums, unit = ask.target_sums(moments.bias if moments else 0.0, share=share), scale.size / n
     half = scale.size / math.sqrt(len(scale.size))
     noise = np.where(columns.found, unit * sums.noise_scale, math.inf)

@@ -14,7 +14,7 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.records import DenseRecords, FactoredRecords, RecordQuery, SparseRecords
 from skdp.regression import _measurements, _trace_steps
-from skdp.regression._plans import TracePlans, shape_of
+from skdp.regression._plans import TracePlans, matrix_shape_of
 from skdp.regression._scores import ScoredRegressorMixin
 from skdp.solvers.columns import Center
 from skdp.solvers.postprocess import released_count
@@ -344,7 +344,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             ``bounds_found``, ``error_below_half`` and ``accurate`` numbers of records.
         """
         self._check_parameters()
-        return self._records_needed(shape_of(matrix_shape, self.matrix_shape))
+        return self._records_needed(matrix_shape_of(matrix_shape, self.matrix_shape))
 
     def _rank_for(self, n, shape):
         """Return the largest rank that n records are enough for; with a larger one all is lost.

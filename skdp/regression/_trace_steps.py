@@ -11,7 +11,7 @@ from skdp.data.views import RecordForm
 from skdp.queries.columns import ColumnQuery
 from skdp.regression._measurements import searches_covariance
 from skdp.solvers.columns import find_center
-from skdp.solvers.postprocess import drawn
+from skdp.solvers.postprocess import denoised
 from skdp.solvers.trace import TraceFacts, median_steps, zero_fit
 from skdp.solvers.verdict import calibration
 from skdp.solvers.whitening import Means, MeansFacts, energies, trace_attributes
@@ -94,7 +94,7 @@ def calibrated(ask, fit, facts, design, stage, centre, share, place):
         squared = np.clip((residual_sd / (unit * sd)) ** 2, residual - error, residual + error)
         residual_sd = unit * sd * math.sqrt(max(float(squared), 0.0))
         if not r2.exceeds(0.0):
-            slope, shift, means, residual_sd = 0.0, float(drawn(*mean)[0]), None, unit * sd
+            slope, shift, means, residual_sd = 0.0, float(denoised(*mean)[0]), None, unit * sd
             failure = f"{_ZERO_COEF}: {_NO_BETTER} {'the mean of the targets' if centred else 0}"
         elif r2.share < _LOW_R2:
             failure = f"explains little: {r2.share:.0%} of the variance of targets"

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import CLEAR, COUNT_WEIGHT, SQUARE_WEIGHT, FloatArray
+from skdp._limits import CLEAR, COUNT_WEIGHT, SQUARE_WEIGHT, FloatArray, IndexArray
 from skdp.answer import Answer
 from skdp.solvers.median_search import SMALLEST, AsksGrid, Likelihood, log2_bins, roundest, steps
-from skdp.solvers.postprocess import drawn, released_count
+from skdp.solvers.postprocess import denoised, released_count
 
-IntArray = NDArray[np.intp]
 _Asks = Callable[[FloatArray], AsksGrid]
 _SUMS = 2.8  # noise of the sums of `moments`, relative to that of ranks with the same share
 # _BLUR: largest noise of a variance relative to the variance, and the largest fraction of entries
@@ -63,7 +62,7 @@ class AsksColumns(Protocol):
         """Return sums of w, b (w^2 - 1/2) and c, w = (x - center)/size cut to [-1, 1]."""
 
 
-class Columns(NamedTuple):
+class FoundColumns(NamedTuple):
     """The released location and scale of each column.
 
     Attributes
@@ -167,7 +166,9 @@ class ColumnMoments(NamedTuple):
         return self._replace(mean=mean, variance=variance, noise=noise)
 
 
-def find_columns(ask: AsksColumns, d: int, share: float, n: float | None, **how: Any) -> Columns:
+def find_columns(
+    ask: AsksColumns, d: int, share: float, n: float | None, **how: Any
+) -> FoundColumns:
     """Find the location and scale of each column, by rank queries.
 
     Ranks find a median far from 0, where a released mean would have noise in proportion to its
@@ -181,7 +182,7 @@ def find_kinds(
     ask: AsksColumns, sizes: Sequence[int], shares: Sequence[float], n: float | None,
     *, centered: bool = True, within: FloatArray | None = None, far: bool = False,
     tails: bool = True, near: FloatArray | float = 1.0,
-) -> list[Columns]:  # fmt: skip
+) -> list[FoundColumns]:  # fmt: skip
     """Find columns of several kinds (rows and targets, say) in one search, as well as each alone.
 
     In a search of its own, a kind of d columns has noise in proportion to (d / share)^(1/2). Here
@@ -313,7 +314,7 @@ def _medians(
 def _scales_about(
     ask: AsksColumns, medians: _Medians, unit: float, n: float, weights: FloatArray,
     tails: bool = True,
-) -> list[Columns]:  # fmt: skip
+) -> list[FoundColumns]:  # fmt: skip
     """Search for the scales about released centres, and return the columns of each kind.
 
     A scale starts as the median distance from the centre. That is far too small if one half of the
@@ -370,15 +371,15 @@ def _scales_about(
         located = found[at] & (center_found[at] | ~off[at] & (medians.near[at] <= widest))
         scales, facts = (scale[at], found[at]), (n, noise / weight, enough)
         others = deviation[at], medians.within[at], filled[at]
-        columns = Columns(center[at], *scales, *facts, center_found[at], *others)
+        columns = FoundColumns(center[at], *scales, *facts, center_found[at], *others)
         out.append(columns._replace(located=located))
     return out
 
 
 def _raised(
-    about: AsksGrid, at: IntArray, cells: int, part: float, questions: int, unit: float,
+    about: AsksGrid, at: IndexArray, cells: int, part: float, questions: int, unit: float,
     most: FloatArray, tails: bool,
-) -> tuple[IntArray, FloatArray, Answer]:  # fmt: skip
+) -> tuple[IndexArray, FloatArray, Answer]:  # fmt: skip
     """Search for the factor that raises each scale; return its index and two released numbers.
 
     The first is the fraction of entries beyond the next smaller factor, among those that differ
@@ -422,7 +423,7 @@ def find_center(ask: AsksColumns, share: float, n: float, *, far: bool) -> Cente
     radius = found.radius(found.sums_noise(1 / 3))
     about = release_moments(ask, found.center, radius, found.n, 0.25 * share)
     noise = np.where(found.found, radius * about.noise_scale / about.n, math.inf)
-    value = float((found.center + drawn(about.mean - found.center, noise))[0])
+    value = float((found.center + denoised(about.mean - found.center, noise))[0])
     return Center(value, math.sqrt(float(about.variance[0])), bool(found.found[0]))
 
 

@@ -19,13 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from skdp._limits import CLEAR, NEGLIGIBLE, FloatArray
+from skdp._limits import CLEAR, NEGLIGIBLE, FloatArray, IndexArray
 from skdp.answer import Answer
 
 # The posterior of a median on a grid, given noisy ranks: pure functions of released numbers.
 
 
-IntArray = NDArray[np.intp]
 _BINS = (-46, 63)  # log2: a median of 1e-12, or of 1e18 as times in nanoseconds have
 _POWERS = np.ldexp(1.0, np.arange(_BINS[0], _BINS[1] + 1))
 QUESTIONS = math.ceil(math.log2(len(_POWERS)))  # rank queries that a bisection of the grid takes
@@ -138,7 +137,7 @@ class Likelihood:
         self._possible = np.where(steps < low[:, None], NEGLIGIBLE, 1.0)
         self._update()
 
-    def cell(self, q: float) -> IntArray:
+    def cell(self, q: float) -> IndexArray:
         """Return the cell of each column that contains the posterior quantile q."""
         return np.asarray((self._reached >= q).argmax(axis=1))
 
@@ -231,7 +230,7 @@ Asks = Callable[..., Answer]
 class AsksGrid(Protocol):
     """Noisy ranks of the points of a public grid, one of each column."""
 
-    def ranks(self, which: IntArray, *, share: float) -> Answer:
+    def ranks(self, which: IndexArray, *, share: float) -> Answer:
         """Return half of the entries at most a point minus half of those above, by column."""
 
 
@@ -259,7 +258,7 @@ class _Alone(NamedTuple):
     rank: Asks
     points: FloatArray
 
-    def ranks(self, which: IntArray, *, share: float) -> Answer:
+    def ranks(self, which: IndexArray, *, share: float) -> Answer:
         """Return the rank of one point."""
         answer = self.rank(float(self.points[0, which[0]]), share=share)
         return Answer(np.atleast_1d(answer.value), answer.noise_scale)

@@ -23,7 +23,7 @@ from skdp._limits import CLEAR, DEVIATION, FloatArray
 from skdp.answer import Answer
 from skdp.data.factorisations import of_public, times_powers
 from skdp.solvers import local_fits
-from skdp.solvers.columns import CUT, FARTHEST, Columns
+from skdp.solvers.columns import CUT, FARTHEST, FoundColumns
 from skdp.solvers.linalg import signal_share, symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.linear_regression import normal_equations, solve_normal_equations
 from skdp.solvers.scaling import Scaling, digest
@@ -349,7 +349,7 @@ class TargetUnit(NamedTuple):
     found: bool
 
 
-def target_unit(targets: Columns, n_noise: float) -> TargetUnit:
+def target_unit(targets: FoundColumns, n_noise: float) -> TargetUnit:
     """Return location and scale of the targets, from one of each user.
 
     Heads that start from a wrong location are much worse than no shared model, so a result that may
@@ -359,7 +359,7 @@ def target_unit(targets: Columns, n_noise: float) -> TargetUnit:
     return TargetUnit(targets.center, float(targets.scale.max()), found)
 
 
-def scaling_of(columns: Columns) -> Scaling:
+def scaling_of(columns: FoundColumns) -> Scaling:
     """Return centre and scale of each column: 0 and the common scale, unless clearly different.
 
     A scale or a centre that may be noise is not used, because nothing later corrects it: neither
@@ -489,7 +489,7 @@ class SecondMoment(GramMessage):
         return local_fits.centred(batch.X) if self.intercept else batch.X
 
 
-def count_components(values: FloatArray, noise_scale: float, n: float) -> int:
+def count_directions(values: FloatArray, noise_scale: float, n: float) -> int:
     """Count eigenvalues of votes above the edge of their noise and of n random directions."""
     d = len(values)
     edge = symmetric_noise_edge(noise_scale, d) + 2 * math.sqrt(n / d)
@@ -543,7 +543,7 @@ def direction_start(ask: AsksUsers, view: View, d: int, k: int | str, share: flo
     noise = released.noise_scale
     count = max(1.0, float(values.sum()), noise * math.sqrt(d))
     # Heads would overfit in directions of noise. If k is given, half as significant ones count.
-    clear = count_components(values * (1 if isinstance(k, str) else 2), noise, count)
+    clear = count_directions(values * (1 if isinstance(k, str) else 2), noise, count)
     k = clear if isinstance(k, str) else min(k, clear)
     error = _error_of_directions(values, k, noise, count)
     return Shared(vectors[:, :k], error, count, values)

@@ -24,7 +24,7 @@ def released_count(value: SupportsFloat, noise_scale: float) -> float:
     return max(1.0, float(value), 2 * noise_scale)
 
 
-def drawn(mean: FloatArray, noise: FloatArray | float) -> FloatArray:
+def denoised(mean: FloatArray, noise: FloatArray | float) -> FloatArray:
     """Return released means about a centre, each shrunk to it as far as noise explains it."""
     clear = np.abs(mean) > noise
     noise_ratio = np.where(clear, noise, 0.0) / np.where(clear, mean, 1.0)

@@ -19,7 +19,7 @@ from skdp.answer import Answer
 from skdp.solvers.item_filter import ItemFilter, list_length
 from skdp.solvers.linalg import Directions, PairMoment, leading_pairs, wigner, without_direction
 from skdp.solvers.one_shot import Flipped, history_pairs
-from skdp.solvers.spectral import averaged, kept_columns
+from skdp.solvers.spectral import averaged, n_kept_columns
 
 # Latent factors from a noisy moment of pairs of items, and their reliability.
 #
@@ -202,7 +202,7 @@ def _sized(route: Route, ordered: FloatArray, n_users: float, share: float) -> t
     most = route.most(share)
     first = min(1000, most, len(ordered))
     signal = max(route.signal(max(degrees[first], 1.0), first, share), 0.0) / (1 + route.pairs)
-    n_kept = min(kept_columns(signal, len(ordered), 0), most)
+    n_kept = min(n_kept_columns(signal, len(ordered), 0), most)
     return n_kept, max(1, round(degrees[n_kept]))
 
 

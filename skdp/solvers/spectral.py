@@ -36,7 +36,7 @@ from skdp.solvers.linalg import (
     wigner,
 )
 from skdp.solvers.median_search import private_clip_level
-from skdp.solvers.postprocess import drawn, held_by_eigenvectors, shares_shown, shrunk_mean
+from skdp.solvers.postprocess import denoised, held_by_eigenvectors, shares_shown, shrunk_mean
 
 
 def averaged(first: Answer, second: Answer) -> Answer:
@@ -343,14 +343,14 @@ _SCREENED_LEVEL = 60.0  # DIRECTION_LEVEL of sparse rows: their directions bear 
 _SUMS, _MOMENT, _FEWER = 0.1, 0.55, 2 / 3
 
 
-def kept_columns(signal: float, d: int, k: int) -> int:
+def n_kept_columns(signal: float, d: int, k: int) -> int:
     """Return how many columns to keep: rows over the noise of an entry, to the power 2/3."""
     return int(min(max(min(_SIZE * signal ** (2 / 3), MOST_DENSE), FEWEST_KEPT, 4 * k), d))
 
 
 def moment_columns(signal: float, d: int, k: int) -> int:
     """Return the best number of columns of one moment, more than if power steps follow."""
-    return min(_ONE_MOMENT * kept_columns(signal, d, k), MOST_DENSE, d)
+    return min(_ONE_MOMENT * n_kept_columns(signal, d, k), MOST_DENSE, d)
 
 
 def screened_subspace(
@@ -367,7 +367,7 @@ def screened_subspace(
     """
     sums = ask.sums(share=_SUMS * share)
     first, last = _MOMENT * (1 - _SUMS) * share, (1 - _MOMENT) * (1 - _SUMS) * share
-    n = kept_columns(_FEWER * noise.n * math.sqrt(first) / noise.psd, d, k)
+    n = n_kept_columns(_FEWER * noise.n * math.sqrt(first) / noise.psd, d, k)
     if spare:
         found, left = by_sums(ask, sums, n, k, first + last + spare, noise, spare)
         if found:
@@ -482,7 +482,7 @@ def product_directions(
     sums, means = products[:-1, -1] / bias, centered * products[-1, :-1] / (bias * weight)
     size, unit = np.abs(sums), noise / bias
     # In units of the noise no square of it is extreme.
-    cross = (products[:-1, :-1] - np.outer(drawn(sums, unit), means)) / noise
+    cross = (products[:-1, :-1] - np.outer(denoised(sums, unit), means)) / noise
     clear = np.maximum(size - unit, 0.0) if (size > unit).any() else np.full_like(sums, unit)
     # A lower bound of the share of the mean in the squares of rows up to `clip_norm`, below 1.
     length = float(np.linalg.norm(sums))

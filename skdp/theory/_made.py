@@ -53,7 +53,7 @@ def shares_of(d: int, k: int, signal: Any, spectrum: Any) -> FloatArray:
         raise ValueError("plan takes 'signal' or 'spectrum', not both. Got both.")
     places = np.arange(1, d + 1.0)
     if spectrum is not None:
-        shares = np.sort(check_numbers("spectrum", spectrum, d, "variances, not all 0"))[::-1]
+        shares = np.sort(check_weights("spectrum", spectrum, d, "variances, not all 0"))[::-1]
         return np.asarray(shares / shares.sum())
     fall = 1.0
     if signal is not None:
@@ -67,7 +67,7 @@ def shares_of(d: int, k: int, signal: Any, spectrum: Any) -> FloatArray:
     return np.asarray(shares / shares.sum())
 
 
-def check_numbers(name: str, given: Any, size: int, what: str) -> FloatArray:
+def check_weights(name: str, given: Any, size: int, what: str) -> FloatArray:
     """Return so many numbers of at least 0, or refuse them."""
     numbers = np.asarray(given, np.float64)
     fine = numbers.shape == (size,) and np.isfinite(numbers).all()
@@ -103,7 +103,7 @@ def skewed(rng: np.random.Generator, X: FloatArray, skew: Any) -> FloatArray:
     logs = rng.permutation(_SKEW * ndtri(1 - (np.arange(X.shape[1]) + 0.5) / (2 * X.shape[1])))
     if skew is not None:
         skew = np.full(X.shape[1], skew) if np.ndim(skew) == 0 else skew
-        third = check_numbers("skew", np.maximum(np.abs(skew), 1e-3), X.shape[1], "numbers, or one")
+        third = check_weights("skew", np.maximum(np.abs(skew), 1e-3), X.shape[1], "numbers, or one")
         # The skewness g of a log-normal is (v + 2) sqrt(v - 1), for v = exp(logs**2): a cubic.
         root = np.cbrt(1 + third**2 / 2 + third * np.sqrt(1 + third**2 / 4))
         logs = np.sqrt(np.log(root + 1 / root - 1))

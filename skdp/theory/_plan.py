@@ -299,7 +299,7 @@ def fit_rows(model: Any, X: Any, y: Any = None) -> Any:
     return model.fit(X, y, **people)
 
 
-def rows_of(n: int, d: int) -> int:
+def rows_drawn(n: int, d: int) -> int:
     """Return how many of n rows with d numbers are drawn."""
     return int(min(n, max(_LEAST_ROWS if d <= _LEAST_ROWS else 500, MOST_NUMBERS // d)))
 

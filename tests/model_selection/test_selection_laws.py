@@ -37,7 +37,7 @@ def test_published_totals_and_chances():
         assert found == pytest.approx(total, abs=0.005)
         assert laws.chance_drawn(mean, 8) == pytest.approx(chance, abs=0.006)
         assert laws.chance_drawn(mean, 8) == pytest.approx(1 - generating(mean)[0](7 / 8))
-    assert (1 - 1e-6) * ONE < laws.largest_mu(mean, found, 1e-6) <= ONE
+    assert (1 - 1e-6) * ONE < laws.largest_run_mu(mean, found, 1e-6) <= ONE
     assert laws.random_stopping_epsilon(ONE, 1000, 1e-6) == pytest.approx(3.09, abs=0.005)
 
 

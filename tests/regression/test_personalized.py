@@ -31,7 +31,7 @@ from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.ledger import PrivacyLedger
 from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor, _personalized_base
 from skdp.regression._personalized_base import positions, within_bounds
-from skdp.solvers.columns import Columns
+from skdp.solvers.columns import FoundColumns
 from skdp.solvers.local_fits import LOSSES, RidgePath
 from skdp.solvers.personalization import PENALTIES, View, scaling_of
 from skdp.solvers.scaling import Scaling
@@ -361,8 +361,8 @@ def test_one_column_has_one_component(rng):
 def test_few_users_do_not_count_as_many_because_of_noise(d, monkeypatch, rng):
     """The noise of their number is known from that of the ranks released with it."""
     X, y, seen = rng.standard_normal((90, d)), 100 + rng.standard_normal(90), []
-    noise_of = Columns.count_noise
-    monkeypatch.setattr(Columns, "count_noise", lambda c: seen.append(noise_of(c)) or seen[-1])
+    noise_of = FoundColumns.count_noise
+    monkeypatch.setattr(FoundColumns, "count_noise", lambda c: seen.append(noise_of(c)) or seen[-1])
     for seed in range(6):
         model = quiet(DPPersonalizedRegressor(1, random_state=seed).fit, X, y, np.arange(90) // 3)
         assert not model.target_scale_found_

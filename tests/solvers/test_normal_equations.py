@@ -19,7 +19,7 @@ from skdp.solvers.linear_regression import (
     steadied,
     true_forms,
 )
-from skdp.solvers.postprocess import drawn
+from skdp.solvers.postprocess import denoised
 from skdp.solvers.spectral import product_directions
 
 RNG = np.random.default_rng(0)
@@ -132,12 +132,12 @@ def test_means_of_targets_under_two_bounds_count_by_their_noise(unit, rng):
 def test_a_mean_counts_as_far_as_noise_does_not_explain_it():
     """A gap of noise is mostly nothing, and never makes more error than to leave it out by half."""
     noise = np.random.default_rng(0).standard_normal(20_000)
-    chance = drawn(noise, 1.0)
+    chance = denoised(noise, 1.0)
     assert abs(np.mean(chance != 0) - math.erfc(math.sqrt(0.5))) < 6 * math.sqrt(0.25 / len(noise))
     assert np.mean(chance**2) < 0.5
     for gap in (1.0, 2.0, 5.0):
-        assert np.mean((drawn(gap + noise, 1.0) - gap) ** 2) < min(1.5 * gap**2, 1.5)
-    np.testing.assert_allclose(drawn(np.array([1e200, 0.0, 3.0]), 1.0), [1e200, 0.0, 3 - 1 / 3])
+        assert np.mean((denoised(gap + noise, 1.0) - gap) ** 2) < min(1.5 * gap**2, 1.5)
+    np.testing.assert_allclose(denoised(np.array([1e200, 0.0, 3.0]), 1.0), [1e200, 0.0, 3 - 1 / 3])
 
 
 @pytest.mark.parametrize("alpha", [1e300, 1.7e308])

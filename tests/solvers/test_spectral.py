@@ -198,15 +198,17 @@ def test_shares_are_spent_exactly(route, share):
 
 def test_more_columns_are_kept_where_more_can_be_read():
     signals = [3000.0 / scale for scale in (150.0, 15.0, 1.5, 0.015)]
-    kept = [spectral.kept_columns(signal, 10_000, 3) for signal in signals]
+    kept = [spectral.n_kept_columns(signal, 10_000, 3) for signal in signals]
     assert kept == sorted(kept) and kept[0] == 100 and kept[-1] == 4000
-    assert spectral.kept_columns(signals[-1], 50, 3) == 50
-    assert spectral.kept_columns(signals[0], 10_000, 60) == 240
+    assert spectral.n_kept_columns(signals[-1], 50, 3) == 50
+    assert spectral.n_kept_columns(signals[0], 10_000, 60) == 240
 
 
 def test_one_moment_is_of_all_columns_unless_most_are_spared():
     assert spectral.moment_columns(200.0, 300, 3) == 300
-    assert spectral.moment_columns(200.0, 10_000, 3) == 3 * spectral.kept_columns(200.0, 10_000, 3)
+    assert spectral.moment_columns(200.0, 10_000, 3) == 3 * spectral.n_kept_columns(
+        200.0, 10_000, 3
+    )
     assert spectral.moment_columns(1e9, 10_000, 3) == 4000
 
 

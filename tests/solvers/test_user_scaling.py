@@ -4,7 +4,7 @@ import numpy as np
 
 from skdp.data.units import UserRows
 from skdp.regression._personalized_base import within_bounds
-from skdp.solvers.columns import FARTHEST, Columns
+from skdp.solvers.columns import FARTHEST, FoundColumns
 from skdp.solvers.personalization import scaling_of, target_unit
 from skdp.solvers.scaling import ScaledUsers, Scaling
 
@@ -35,7 +35,7 @@ def test_far_entries_are_folded():
 
 def test_a_column_without_a_scale_has_that_of_the_others():
     def seen(found, n=9.0):
-        return Columns(np.zeros(D), 2.0 * np.ones(D), found, n, 1.0, 10, found, np.ones(D))
+        return FoundColumns(np.zeros(D), 2.0 * np.ones(D), found, n, 1.0, 10, found, np.ones(D))
 
     none = scaling_of(seen(np.zeros(D, bool)))
     assert np.isinf(none.limit).all() and (none.scale == 1).all()
@@ -49,22 +49,22 @@ def test_columns_are_seen_from_zero_unless_they_lie_elsewhere():
     """Scales that fewer users found than show one are noise, and centres next to 0 may be."""
     center, spread = np.array([0.5, -1.9, 2.1, 2000.0]), np.ones(D)
     found = np.ones(D, bool)
-    seen = scaling_of(Columns(center, spread, found, 50.0, 1.0, 100, found, spread))
+    seen = scaling_of(FoundColumns(center, spread, found, 50.0, 1.0, 100, found, spread))
     assert np.array_equal(seen.center, [0, -1.9, 2.1, 2000]) and np.isfinite(seen.limit).all()
-    few = scaling_of(Columns(center, 2.0**-40 * spread, found, 49.0, 1.0, 100, found, spread))
+    few = scaling_of(FoundColumns(center, 2.0**-40 * spread, found, 49.0, 1.0, 100, found, spread))
     assert (few.scale == 1).all() and np.isinf(few.limit).all()
     assert np.array_equal(few.center, seen.center)
     # A dummy of about as many zeros as ones, and narrow columns of more rows or farther from 0.
     for n, place, scale in ((799.0, 0.02, 1.0), (800.0, 0.02, 0.02), (799.0, 0.06, 0.02)):
         center, spread = place * (np.arange(D) == 1), np.array([1.0, 0.02, 1.0, 1.0])
-        seen = scaling_of(Columns(center, spread, found, n, 1.0, 100, found, spread))
+        seen = scaling_of(FoundColumns(center, spread, found, n, 1.0, 100, found, spread))
         assert np.array_equal(seen.scale, [1, scale, 1, 1])
 
 
 def test_targets_are_found_by_enough_users():
     def unit(*values, n=30.0, noise=0.0):
         center, spread, found, centered = np.array(values)[:, None]
-        columns = Columns(center, spread, found > 0, n, 1.0, 30, centered > 0, spread)
+        columns = FoundColumns(center, spread, found > 0, n, 1.0, 30, centered > 0, spread)
         return target_unit(columns, noise)
 
     assert unit(3.0, 2.0, True, True)[1:] == (2.0, True)
