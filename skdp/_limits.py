@@ -33,4 +33,5 @@ SMALLEST_SIZE, LARGEST_SIZE = 1e-60, 1e60
 # longest row.
 SQUARE_WEIGHT: Final = 1.66
 COUNT_WEIGHT: Final = 0.5
+CORE_SCALE: Final = 3.0  # divides the part of a product inside the subspace that it is taken at
 GRAM_FEATURES: Final = 1500  # with more columns a d x d release is too slow and too noisy

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdp._limits import CLEAR
+from skdp._limits import CLEAR, CORE_SCALE
 from skdp.answer import Answer
 from skdp.decomposition._base import RAISING, lengthened
 from skdp.solvers import postprocess, spectral
@@ -144,10 +144,10 @@ class AboutZero(NamedTuple):
         """Release the moment in a subspace."""
         return self.rows.projected_gram(V, share=share).plus(self.beyond(V, V))
 
-    def tangent(self, V, scale):
-        """Return what releases the product with V, its part in V divided by `scale`."""
-        query, added = self.rows.tangent(V, scale), self.beyond(V=V)
-        added = added - (1 - 1 / scale) * V @ (V.T @ added)
+    def tangent(self, V):
+        """Return what releases the product with V, its part in V divided by CORE_SCALE."""
+        query, added = self.rows.tangent(V), self.beyond(V=V)
+        added = added - (1 - 1 / CORE_SCALE) * V @ (V.T @ added)
 
         def product(clip_level, *, share):
             return query.product(clip_level, share=share).plus(added)

@@ -40,7 +40,7 @@ _SIGNATURES: dict[type, _clients.Signatures] = {
         "centered": (_clients.is_center,),
         "recentered": (_clients.is_center,),
         "negative": (),
-        "tangent": (_clients.is_subspace, _clients.is_number),
+        "tangent": (_clients.is_subspace,),
         "count": (),
         "kept_below": (_clients.is_number,),
         "norms_above": (_clients.is_number,),

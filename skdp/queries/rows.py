@@ -125,10 +125,10 @@ class RowQuery(GroupQuery):
         view = partial(views.centered, center=center, between=between)
         return restricted(rows, view, self.n_features)
 
-    def tangent(self, V: FloatArray, scale: float) -> TangentQuery:
+    def tangent(self, V: FloatArray) -> TangentQuery:
         """Return the query that splits X'X V at the public subspace V."""
         kind = GroupTangentQuery if self.by_group else TangentQuery
-        return self._derived(kind, self._source, V, scale, clip_norm=self.clip_norm)
+        return self._derived(kind, self._source, V, clip_norm=self.clip_norm)
 
     # -- norms and sums --------------------------------------------------------------------
 

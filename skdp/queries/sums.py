@@ -25,7 +25,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import BLOCK, LARGEST, WIDER, FloatArray
+from skdp._limits import BLOCK, CORE_SCALE, LARGEST, WIDER, FloatArray
 from skdp.data import blocks, integers
 from skdp.data.numbers import Numbers, row_numbers
 from skdp.data.units import GroupRows
@@ -287,29 +287,24 @@ class GroupQuery(SumQuery):
 # The split of a second moment at a public subspace: core and tangent part in one release.
 #
 # Notation: V is d x p, public, with orthonormal columns; a row x (||x|| <= C) splits into a = V'x
-# and t = x - V a. It adds (V a + t) a' to X'X V: the core V a a' and the tangent part t a'. If the
-# core is divided by `scale` before the release, the row adds b a' with b = t + V a / scale, of norm
-# ||a|| ||b||. Without the core that is at most half of C^2, against C^2 for the whole product. A
+# and t = x - V a. It adds (V a + t) a' to X'X V: the core V a a' and the tangent part t a'. The
+# core is divided by s = CORE_SCALE before the release, so that the row adds b a', of norm
+# ||a|| ||b||, with b = t + V a / s. That is at most .53 C^2, against C^2 for the whole product. A
 # group, whose rows Z have squared norms of sum C^2 at most, adds one array: M = (Z - r A V')'A with
-# A = ZV and r = 1 - 1/scale. It is summed over the group's rows first and then clipped as a whole,
-# so that parts which cancel between rows need no noise.
+# A = ZV and r = 1 - 1/s. It is summed over the group's rows first and then clipped as a whole, so
+# that parts which cancel between rows need no noise.
 
 
 ROW_UNIT = 2.0**-20  # unit of a row in clipped sums and of its size, in units of the clip norm
-# ||b|| counts as at least ||a||/8. Otherwise rows inside the span of V, which have no tangent part,
-# would add core vectors of large norm, whose sums could overflow.
-_SMALLEST_B = 8.0
 
 
-def tangent_bound(clip_norm: float, scale: float) -> float:
+def tangent_bound(clip_norm: float) -> float:
     """Return the largest ||a|| ||b|| over rows of norm `clip_norm`.
 
-    With t = ||a||^2 / C^2 it is C^2 sqrt(t (1 - t + t/scale^2)), largest at t = 1/(2(1 - 1/s^2)),
-    inside [0, 1] for scale >= sqrt(2): C^2 / (2 sqrt(1 - 1/scale^2)). Below, at t = 1: C^2/scale.
+    With t = ||a||^2 / C^2 it is C^2 sqrt(t (1 - t + t/s^2)), largest at t = 1/(2(1 - 1/s^2)), which
+    lies in [0, 1] for s >= sqrt(2): C^2 / (2 sqrt(1 - 1/s^2)).
     """
-    if scale < math.sqrt(2):
-        return clip_norm**2 / scale
-    return clip_norm**2 / (2 * math.sqrt(1 - scale**-2))
+    return clip_norm**2 / (2 * math.sqrt(1 - CORE_SCALE**-2))
 
 
 @dataclass(frozen=True)
@@ -328,8 +323,7 @@ class TangentSplit:
         A *= 2.0**-self.bits
         squares = blocks.square_norms(A)
         kept = self.removed * (2 - self.removed) - self.gap
-        b = np.sqrt(np.maximum(lengths - kept * squares, 0.0)) + self.rounding * np.sqrt(squares)
-        b = np.maximum(b, np.sqrt(squares) / _SMALLEST_B)
+        b = np.sqrt(lengths - kept * squares) + self.rounding * np.sqrt(squares)
         return A, np.sqrt(squares) * b
 
     def sizes(self, rows: blocks.Block, clip_norm: float, unit: float) -> FloatArray:
@@ -346,8 +340,6 @@ class TangentQuery(SumQuery):
         The private rows.
     V : array of shape (n_features, p)
         Public, with orthonormal columns.
-    scale : float
-        The core is divided by it (``inf``: only the tangent part is released).
     clip_norm, adjacency, n_jobs
         As in `RowQuery`.
     """
@@ -356,7 +348,6 @@ class TangentQuery(SumQuery):
         self,
         source: blocks.AnyRows,
         V: FloatArray,
-        scale: float,
         *,
         clip_norm: float,
         adjacency: str,
@@ -365,9 +356,7 @@ class TangentQuery(SumQuery):
         super().__init__(source, adjacency=adjacency, n_jobs=n_jobs)
         self._V = np.asarray(V, np.float64)
         self._grid = integers.on_grid(self._V)
-        if not scale >= 1:
-            raise ValueError(f"'scale' must be at least 1. Got {scale!r} instead.")
-        self._removed = 1 - 1 / scale
+        self._removed = 1 - 1 / CORE_SCALE
         # The grid is not quite orthonormal, and its scaled copy is rounded once more.
         unit = np.eye(self._V.shape[1])
         gap = (
@@ -376,12 +365,12 @@ class TangentQuery(SumQuery):
         )
         if not gap < 1e-3:
             raise ValueError("'V' must have orthonormal columns.")
-        rounding = 0.0 if scale == math.inf else math.sqrt(self._V.size) * 2.0**-integers.GRID_BITS
+        rounding = math.sqrt(self._V.size) * 2.0**-integers.GRID_BITS
         self._split = TangentSplit(self._grid, self._removed, gap, rounding, integers.GRID_BITS)
         self._float_split = TangentSplit(self._V, self._removed, 0.0, 0.0, 0)
         self.clip_norm = clip_norm
         self._sizes = row_numbers(source, self._measured())
-        self.largest = tangent_bound(clip_norm, min(scale, _SMALLEST_B)) * (1 + gap)
+        self.largest = tangent_bound(clip_norm) * (1 + gap)
 
     def _measured(self) -> Callable[[Any], FloatArray]:
         """Return what makes sizes of a block, from public numbers alone."""
@@ -398,7 +387,7 @@ class TangentQuery(SumQuery):
         One row: at most L = min(clip_level, largest size); replace: 2 L, because x and its mirror
         image in the tangent part add opposite arrays.
         Rounding: in integers a row z adds (z - r V rint(a)) times rint(w a)', with a = V'z,
-        r = 1 - 1/scale and b = z - r V a. Let f and e be the changes of a and of w a by rint, which
+        r = 1 - 1/s and b = z - r V a. Let f and e be the changes of a and of w a by rint, which
         moves no number by more than 1/2, nor by more than its size: ||f|| <= min(||a||,
         sqrt(p)/2), and e likewise. The left factor has at most the norm of z, as its part in V is
         (1 - r) V a - r V f, and at most that of b plus r ||f||. So the norm exceeds ||b|| ||w a||
@@ -468,10 +457,9 @@ class _Terms:
         A = integers.reduced(blocks.dense(Z @ self.grid)) if exact else blocks.dense(Z @ self.V)
         of_groups = A.reshape(n, each, p)
         M = _products(Z, of_groups)
-        if self.removed:
-            cores = np.swapaxes(of_groups, 1, 2) @ of_groups
-            M -= np.moveaxis(self._cores(np.moveaxis(cores, 0, 1).reshape(p, n * p), exact)
-                             .reshape(d, n, p), 1, 0)  # fmt: skip
+        cores = np.swapaxes(of_groups, 1, 2) @ of_groups
+        M -= np.moveaxis(self._cores(np.moveaxis(cores, 0, 1).reshape(p, n * p), exact)
+                         .reshape(d, n, p), 1, 0)  # fmt: skip
         return M.reshape(n, d * p)
 
     def _cores(self, cores: FloatArray, exact: bool) -> NDArray[Any]:
@@ -502,7 +490,7 @@ class GroupTangentQuery(TangentQuery):
     ----------
     source : GroupRows, or a source of batches `Groups` anywhere
         The private rows, by group.
-    V, scale, clip_norm, adjacency, n_jobs
+    V, clip_norm, adjacency, n_jobs
         As in `TangentQuery`.
     """
 

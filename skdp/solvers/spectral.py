@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdp._limits import CLEAR, MOST_DENSE, NEGLIGIBLE, FloatArray
+from skdp._limits import CLEAR, CORE_SCALE, MOST_DENSE, NEGLIGIBLE, FloatArray
 from skdp.answer import NOTHING, Answer
 from skdp.solvers.linalg import (
     leading_pairs,
@@ -152,7 +152,6 @@ def axes(sizes: FloatArray, k: int) -> FloatArray:
 
 CLIP_SHARE = 0.03  # of each release, for its clip level
 DIRECTION_LEVEL = 24.0  # deviations of the noise of a moment: how many rows may be shortened
-CORE_SCALE = 3.0
 
 
 @dataclass(frozen=True)
@@ -206,7 +205,7 @@ def suited_rows(
 
 def _tangent_product(ask: Any, V: FloatArray, share: float, noise: RowNoise) -> Any:
     """Release the product at V, its terms clipped to suit the noise."""
-    query = ask.tangent(V, CORE_SCALE)
+    query = ask.tangent(V)
     goal = noise.goal(DIRECTION_LEVEL, noise.rect, len(V), share)
     largest = noise.clip_norm**2 / (2 * math.sqrt(1 - CORE_SCALE**-2))  # of a row's term, at any V
     clip = private_clip_level(query.sizes_above, largest, goal, CLIP_SHARE * share)

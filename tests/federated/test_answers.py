@@ -27,7 +27,7 @@ GRID = np.array([[-1.0, 0.5, 2.0]] * D)
 PUBLIC = {  # method -> public arguments, of which those are sent that it takes
     "clipped": [(1.5,)], "columns": [(), (KEPT,)], "centered": [(ONE,)], "recentered": [(ONE,)],
     "negative": [()],
-    "tangent": [(V, 3.0)], "kept_below": [(0.5,)], "norms_above": [(0.5,)],
+    "tangent": [(V,)], "kept_below": [(0.5,)], "norms_above": [(0.5,)],
     "moment": [(0.85,), (KEPT, 1.0, np.zeros(3))], "projected_gram": [(V,)],
     "gram_product": [(V,)], "sizes_above": [(1.0,)], "product": [(1.0,)], "right": [(V,)],
     "left": [(V,)], "core": [(V, V)], "ritz": [(V,)],

@@ -90,7 +90,7 @@ def test_what_is_not_a_request_is_refused(name):
 @given(st.data())
 def test_random_bytes_and_damaged_requests_are_refused_or_read(data):
     """No bytes cause another error than `PrivacyError`."""
-    good = request(Call("tangent", (np.ones((5, 1)), 3.0)), Call("product", (1.0,))).encode()
+    good = request(Call("tangent", (np.ones((5, 1)),)), Call("product", (1.0,))).encode()
     at = data.draw(st.integers(0, len(good) - 1))
     noise = data.draw(st.binary(max_size=8))
     damaged = good[:at] + noise + good[at + len(noise) :]
