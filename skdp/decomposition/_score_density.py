@@ -338,7 +338,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         n = float(query.n_rows) if self.adjacency == "replace" else None
         self._warn_of_delta(n or 0)
         ask, found = session.ask(query), {}
-        frame = self._public_frame() or self._learnt_frame(session, ask, shares["limits"], n)
+        frame = self._public_frame() or self._learnt_frame(ask, shares["limits"], n)
         if "class_counts" in shares:
             found["class_counts_"] = ask.class_counts(share=shares["class_counts"]).value
             n = float(np.median(found["class_counts_"]))
@@ -354,7 +354,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         found |= {"axes_": axes, "limits_": np.column_stack([low, high])}
         return found | ({"classes_": classes} if len(classes) else {})
 
-    def _learnt_frame(self, session, ask, share, n):
+    def _learnt_frame(self, ask, share, n):
         """Return three released deviations about a released mean."""
         ask = ask.coordinates()
         share /= 2  # one half finds where they lie, the other has the moments there

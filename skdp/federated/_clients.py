@@ -228,7 +228,7 @@ def is_floats(value: Any, ndim: int | None = None) -> TypeGuard[NDArray[np.float
     return is_array(value, ndim) and bool(np.isfinite(value).all())
 
 
-def restricted(query: Any, call: Call, signatures: dict[type, Signatures]) -> Any:
+def checked_call(query: Any, call: Call, signatures: dict[type, Signatures]) -> Any:
     """Apply one call to a query, if its method is listed and its arguments are valid."""
     checks = signatures.get(type(query), {}).get(call.method)
     if checks is None or len(checks) != len(call.arguments):
@@ -388,7 +388,7 @@ class FederatedClient:
 
     def _asked(self, query: Any, calls: tuple[Call, ...]) -> Bounded:
         for call in calls:
-            query = restricted(query, call, self._signatures)
+            query = checked_call(query, call, self._signatures)
         if not isinstance(query, Bounded):
             raise PrivacyError("the request names no release; nothing was sent.")
         return query

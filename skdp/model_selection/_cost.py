@@ -15,7 +15,7 @@ from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 
 from skdp.base import BaseDPEstimator, change_of
 from skdp.exceptions import PrivacyError
-from skdp.model_selection._proven import parts_of
+from skdp.model_selection._proven import inner_steps
 from skdp.model_selection._scorers import PrivateScorer
 from skdp.model_selection._splitters import held_by, resolved_splitter
 from skdp.privacy.accounting import losses as accounting
@@ -23,7 +23,7 @@ from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import PrivacySpent, aligned, html_table
 from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, PrivacyBudget
 from skdp.privacy.ledger.filters import USUAL_DELTA
-from skdp.privacy.ledger.fits import LedgerFit, planned, unit_name
+from skdp.privacy.ledger.fits import LedgerFit, budget_losses, unit_name
 from skdp.privacy.ledger.routes import COUNTERS, Payment
 from skdp.privacy.ledger.scope import around
 
@@ -53,7 +53,7 @@ def check_fitted_once(estimator):
     """Raise unless a composition is known to fit each private part exactly once."""
     if isinstance(estimator, BaseDPEstimator) or not dp_parts(estimator):
         return
-    if not (parts := parts_of(estimator)):
+    if not (parts := inner_steps(estimator)):
         raise PrivacyError(
             f"it is not known how often {type(estimator).__name__} fits a private estimator inside "
             "it, and on which rows, so its privacy cost is unknown. Use the private estimator "
@@ -67,7 +67,7 @@ def check_fitted_whole(estimator):
     """Raise unless a composition fits each clone of a private part on all rows, unchanged."""
     if type(estimator) in _FOR_EACH_TARGET:
         check_fitted_whole(estimator.estimator)
-    elif parts := parts_of(estimator):
+    elif parts := inner_steps(estimator):
         for _, part in parts:
             check_fitted_whole(part)
     else:
@@ -95,7 +95,7 @@ def _planned_losses(part):
     budget = PrivacyBudget(part.epsilon, delta, split=alone and part._splits_budget)
     if alone and kinds not in (("gaussian",), ("pure",)) and budget.delta and not budget.exact:
         return (Loss("pure", budget.epsilon), Loss("delta", budget.delta)), 1
-    return planned(budget), budget.copies
+    return budget_losses(budget), budget.copies
 
 
 def meaning_of(part, with_groups):

@@ -13,7 +13,7 @@ from sklearn.pipeline import Pipeline
 from skdp.base import BaseDPEstimator
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._cost import dp_parts, set_budget
-from skdp.model_selection._proven import concerns, line_of, parts_of
+from skdp.model_selection._proven import concerns, inner_steps, line_of
 from skdp.model_selection.selection_laws import ideal_budget
 from skdp.preprocessing import DPStandardScaler
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
@@ -172,7 +172,7 @@ class _Walk:
     def _parts(self, path, step, flow):
         """Follow the rows through parts: from one to the next, or the same rows through each."""
         ends = []
-        for name, part in parts_of(step):
+        for name, part in inner_steps(step):
             ends.append(self.step(f"{path}__{name}" if path else name, part, flow))
             if type(step) is Pipeline:
                 flow = ends[-1]

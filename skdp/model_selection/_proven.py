@@ -156,7 +156,7 @@ def line_of(step) -> Line | None:
     return next((line for line in TABLE if line.step is type(step)), None)
 
 
-def parts_of(step) -> list:
+def inner_steps(step) -> list:
     """Return the (name, step) pairs of a composition in the table, which fits each of them once.
 
     Any other step has none.
@@ -176,7 +176,7 @@ def concerns(step) -> Iterator[tuple[str, str]]:
     if line is None:
         yield "is not among the steps that are proven to use no other row", remedy_for(step)
         return
-    not_last = parts_of(step)[: -1 if type(step) is Pipeline else None]
+    not_last = inner_steps(step)[: -1 if type(step) is Pipeline else None]
     if line.step is not VotingRegressor and any(hasattr(part, "predict") for _, part in not_last):
         yield "hands on predictions, whose last bits depend on other rows", "Put the model last."
     defaults = inspect.signature(type(step)).parameters
@@ -321,7 +321,7 @@ def _is_proven(step, texts):
     framed = output.get("transform", output["transform_output"]) != "default"
     if line is None or line.given or (texts and framed) or any(concerns(step)):
         return False
-    return all(part in _BARE or _is_proven(part, texts) for _, part in parts_of(step))
+    return all(part in _BARE or _is_proven(part, texts) for _, part in inner_steps(step))
 
 
 def as_numbers(X):

@@ -33,7 +33,7 @@ from skdp.model_selection._proven import (
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger import routes
-from skdp.privacy.ledger.fits import planned
+from skdp.privacy.ledger.fits import budget_losses
 from skdp.privacy.ledger.routes import handed_on
 from skdp.privacy.noise.words import make_source
 from skdp.queries.regression import LossQuery
@@ -220,7 +220,7 @@ class PrivateScorer:
     @property
     def private_losses(self) -> Any:
         """What one call spends: how a search and a ledger know that a scorer is private."""
-        return planned(PrivacyBudget(self.epsilon, self.delta))
+        return budget_losses(PrivacyBudget(self.epsilon, self.delta))
 
     def get_metadata_routing(self) -> MetadataRequest:
         """Return what metadata a call takes: `groups`, for the unit "group".

@@ -240,11 +240,6 @@ class ClippedSum(PrivateQuery):
             + 2 * (math.sqrt(d1 * d2) if matrix is None else math.sqrt(r * d1) + math.sqrt(r * d2))
         )
 
-    @property
-    def n_coordinates(self) -> int:
-        """How many numbers the total has."""
-        return self._core_size + (1 if self.query.bias else 0)
-
     # -- per-record numbers ------------------------------------------------------------------
 
     def space(self) -> TangentSpace:
@@ -333,8 +328,8 @@ class ClippedSum(PrivateQuery):
 
         first = "record_sum" if self._of_rows else query.total_name
         name = first if self._matrix is None else "gradient_sum"
-        change = query.neighbours.array(C)
-        bound = Bound(name, (self.n_coordinates,), change, slack=1.01 * self._slack)
+        change, size = query.neighbours.array(C), self._core_size + bool(bias)
+        bound = Bound(name, (size,), change, slack=1.01 * self._slack)
         return Bounded(bound, answer)
 
     def _float_total(self, level: float) -> FloatArray:

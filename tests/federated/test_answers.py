@@ -8,7 +8,7 @@ import pytest
 
 from skdp import DPPersonalizedRegressor, federated
 from skdp.exceptions import PrivacyError
-from skdp.federated._clients import pack, restricted
+from skdp.federated._clients import checked_call, pack
 from skdp.federated._messages import Call, Request
 from skdp.privacy.gate.bounds import Bounded
 from skdp.testing.sensitivity import mixed_sizes
@@ -117,7 +117,7 @@ def calls_of(client):
             for arguments in PUBLIC.get(method, [()]):
                 calls = (*path, Call(method, arguments))
                 try:
-                    further = restricted(query, calls[-1], client._signatures)
+                    further = checked_call(query, calls[-1], client._signatures)
                 except (PrivacyError, ValueError):
                     continue  # needs a narrower query, or other arguments
                 if isinstance(further, Bounded) and 0 < further.bound.l2 < np.inf:

@@ -86,7 +86,7 @@ def test_a_client_believes_its_own_bounds():
     assert small[1].releases_ == paid
     query = federated.power_method.InteractionQuery(np.eye(3), degree_floor=1, adjacency="replace")
     asked = query, Call("columns", (np.array([1, 1]),)), federated.power_method._SIGNATURES
-    refuses(PrivacyError, "not valid", federated._clients.restricted, *asked)
+    refuses(PrivacyError, "not valid", federated._clients.checked_call, *asked)
 
 
 def test_a_client_names_the_size_of_its_unit_in_a_ledger():

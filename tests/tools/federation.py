@@ -7,7 +7,7 @@ import pytest
 
 from skdp import federated
 from skdp.federated import _messages as wire
-from skdp.federated._clients import restricted, unpack
+from skdp.federated._clients import checked_call, unpack
 from skdp.federated._messages import SERVER, Header, Kind, Request
 from skdp.federated.noise_parts import granted_step
 from skdp.privacy.gate.session import Grant
@@ -79,7 +79,7 @@ class Wire:
 def asked(query, calls, signatures):
     """Return what a query answers to the calls of a request, unread."""
     for call in calls:
-        query = restricted(query, call, signatures)
+        query = checked_call(query, call, signatures)
     return query
 
 

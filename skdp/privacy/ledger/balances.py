@@ -17,7 +17,7 @@ from skdp.privacy.accounting.losses import as_number
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.ledger.filters import Cap, Divergence, EpsilonDelta, Seen, Sum, spent_losses
-from skdp.privacy.ledger.fits import LedgerFit, Part, planned
+from skdp.privacy.ledger.fits import LedgerFit, Part, budget_losses
 from skdp.units import ADJACENCIES, UNITS, unit_named
 
 # Parallel composition: disjoint parts of the data cost together as much as the most expensive one.
@@ -276,7 +276,7 @@ class Balance:
         delta = self.terms.cap.delta if delta is None else delta
         low, middle, high = 0.0, self.terms.cap.ceiling, self.terms.cap.ceiling
         while high - low > 1e-12 * self.terms.cap.ceiling:
-            losses = planned(PrivacyBudget(middle, delta))
+            losses = budget_losses(PrivacyBudget(middle, delta))
             enough = self.affords(LedgerFit("", "", "", losses, False, part=part))
             low, high = (middle, high) if enough else (low, middle)
             middle = (low + high) / 2

@@ -65,7 +65,7 @@ class LedgerFit:
         return accounting.compose([*others, *(loss for loss in self.losses if loss.kind in kept)])
 
 
-def planned(budget: PrivacyBudget) -> tuple[Loss, ...]:
+def budget_losses(budget: PrivacyBudget) -> tuple[Loss, ...]:
     """Everything that a budget may grant: bounded-range parts count as pure."""
     return accounting.compose([("gaussian", budget.mu), ("pure", budget.pure_epsilon)])
 

@@ -28,7 +28,7 @@ from skdp.privacy.accounting.losses import Loss, Losses
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.gate.session import Observer, PrivacySession
 from skdp.privacy.ledger.balances import at_end_of_part
-from skdp.privacy.ledger.fits import LedgerFit, is_ours, new_token, planned, unit_name
+from skdp.privacy.ledger.fits import LedgerFit, budget_losses, is_ours, new_token, unit_name
 from skdp.privacy.ledger.scope import around, is_over
 from skdp.privacy.ledger.store import Book, FileBook
 from skdp.privacy.store import connect
@@ -440,7 +440,7 @@ def _owed(session: PrivacySession) -> Losses:
     rest = {"gaussian": session.budget.mu, "pure": session.budget.pure_epsilon}
     left = {kind: share for kind in rest if (share := session.remaining(kind)) > NEGLIGIBLE}
     if session.open or not granted:
-        return session.open or planned(session.budget)
+        return session.open or budget_losses(session.budget)
     more = [Loss(k, rest[k] * (math.sqrt(s) if k == "gaussian" else s)) for k, s in left.items()]
     return accounting.compose([*granted, *more])
 

@@ -13,7 +13,7 @@ from skdp import PrivacyError, PrivacyLedger
 from skdp.privacy.accounting.losses import Loss, SketchMixture, delta_from_losses
 from skdp.privacy.ledger import routes
 from skdp.privacy.ledger.balances import Balance
-from skdp.privacy.ledger.fits import LedgerFit, planned
+from skdp.privacy.ledger.fits import LedgerFit, budget_losses
 from skdp.privacy.ledger.routes import RunLimit
 from skdp.privacy.ledger.store import FileBook, read_registry
 from tools.gate import new_session
@@ -74,7 +74,7 @@ class World:
 
     def end(self, session, payers, parts=()):
         """End a fit in one of three ways; without a grant nothing is charged."""
-        losses, way = planned(session.budget), self.rng.integers(3)
+        losses, way = budget_losses(session.budget), self.rng.integers(3)
         granted = [losses, tuple(loss.times(0.5) for loss in losses), ()][way]
         state = "fitted" if granted else "failed"
         if self.chance(0.2):  # killed: it counts with all that it had reserved
@@ -111,17 +111,17 @@ class World:
             done = which
         for session in sessions:
             routes.settle_charges(
-                session.observer.charges, planned(first.budget) if done else (),
+                session.observer.charges, budget_losses(first.budget) if done else (),
                 "fitted" if done else "failed",
             )  # fmt: skip
         for i in done:
-            self.models[i].pay(planned(first.budget), "add_remove", times=p)
+            self.models[i].pay(budget_losses(first.budget), "add_remove", times=p)
 
     def search(self):
         """A search that was paid for, and a ledger that is opened in it, which pays each fit."""
         outer, inner = self.rng.permutation(3)[:2]
         session, search = self.session("gaussian", "add_remove"), SimpleNamespace()
-        fit = LedgerFit("Fit", "row", "add_remove", planned(session.budget), False)
+        fit = LedgerFit("Fit", "row", "add_remove", budget_losses(session.budget), False)
         cost = LedgerFit("Search", "row", "add_remove", (Loss("gaussian", 0.3),), False)
         payment = routes.Payment((search,), cost, (fit,))
         paid, before = [*self.models[outer].paid], len(self.ledgers[outer].entries)
@@ -148,7 +148,7 @@ class World:
                     session = self.session(kind, "add_remove")
                     with contextlib.suppress(PrivacyError):
                         routes.charge(session, "Fit")
-                        taken += planned(session.budget)
+                        taken += budget_losses(session.budget)
                 values = [loss.value for loss in taken]
                 assert (math.hypot(*values) if kind == "gaussian" else sum(values)) <= 0.5
         for i in which:
@@ -170,7 +170,7 @@ class World:
 
     def process(self):
         """Another process charges the file."""
-        losses = planned(self.session("gaussian").budget)
+        losses = budget_losses(self.session("gaussian").budget)
         if (child := os.fork()) == 0:
             book, done = FileBook(self.ledgers[2].path), 1
             with contextlib.suppress(PrivacyError):
