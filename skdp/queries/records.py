@@ -40,7 +40,7 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.rows import RowQuery
-from skdp.queries.sums import FINE, SumQuery
+from skdp.queries.sums import GROUP_UNIT, SumQuery
 from skdp.units import unit_named
 
 # Passes over the records, and numbers of single records that are cached between passes.
@@ -585,7 +585,7 @@ class RecordQuery(SumQuery):
         """Return the mean of X, clipped as `records`; public under the unit "label" only."""
         self.check_public_rows()
         usual = self.units_alone.median("norms")
-        step = _PUBLIC_CLIP * usual * FINE  # in integers: the same bits whatever the blocks
+        step = _PUBLIC_CLIP * usual * GROUP_UNIT  # in integers: the same bits whatever the blocks
         total = self.records().total(_PUBLIC_CLIP * usual).answer(step)
         mean = total * step / max(1, self.n_rows)
         # Half of the records are nearer to 0 than the median of those that are not 0: most are 0.

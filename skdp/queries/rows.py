@@ -31,7 +31,7 @@ from skdp.data.integers import (
 from skdp.data.numbers import Numbers, restricted, row_numbers
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import (
-    FINE,
+    GROUP_UNIT,
     ROW_UNIT,
     GroupQuery,
     GroupTangentQuery,
@@ -80,7 +80,7 @@ class RowQuery(GroupQuery):
     @property
     def _fine(self) -> float:
         """The unit of rows in sums and projections; it is finer for groups of many rows."""
-        return self.clip_norm * (FINE if self.by_group else ROW_UNIT)
+        return self.clip_norm * (GROUP_UNIT if self.by_group else ROW_UNIT)
 
     def _map(self, unit: float) -> views.GroupMap:
         """Return the map of a block to its clipped rows: in units, or floats at unit 0."""
@@ -206,7 +206,7 @@ class RowQuery(GroupQuery):
                 self._exact_sums[positive] = added(step)
             return scaled_down(self._exact_sums[positive], fine / step) if step else added(step)
 
-        widen = WIDER + math.sqrt(d) * FINE if self.by_group else 1.0
+        widen = WIDER + math.sqrt(d) * GROUP_UNIT if self.by_group else 1.0
         bound = self._array("row_sum", (d,), change, answer, widen=widen).bound
         return Bounded(bound._replace(slack=math.sqrt(d), l1_slack=float(d)), answer)
 

@@ -251,7 +251,7 @@ def _counted(values: FloatArray, point: float) -> NDArray[np.int64]:
 # never are).
 
 
-FINE = 2.0**-24  # unit of a group in sums and projections, relative to the bound of its norm
+GROUP_UNIT = 2.0**-24  # unit of a group in sums and projections, relative to the bound of its norm
 
 
 class GroupQuery(SumQuery):
@@ -497,7 +497,7 @@ class GroupTangentQuery(TangentQuery):
     units = "groups"
 
     def _measured(self) -> Callable[[Any], FloatArray]:
-        return self._terms(self.clip_norm * FINE).sizes
+        return self._terms(self.clip_norm * GROUP_UNIT).sizes
 
     def _terms(self, unit: float) -> _Terms:
         return _Terms(self._V, self._grid, self._removed, GroupMap(self.clip_norm, unit))
@@ -511,7 +511,7 @@ class GroupTangentQuery(TangentQuery):
         """
         d, p = self._V.shape
         level = min(float(clip_level), self.largest)
-        fine = self.clip_norm * FINE
+        fine = self.clip_norm * GROUP_UNIT
 
         def answer(step: float) -> NDArray[Any]:
             terms = self._terms(fine if step else 0.0)

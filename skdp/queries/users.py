@@ -33,10 +33,10 @@ from skdp.solvers.scaling import ScaledUsers, Scaling
 Local = Callable[[Batch], FloatArray]
 
 
-class Part(NamedTuple):
-    """One part of a contribution: its public shape and the norm that it is clipped to.
+class Piece(NamedTuple):
+    """One piece of a contribution: its public shape and the norm that it is clipped to.
 
-    `positive` says that the part is a positive semidefinite matrix or a nonnegative vector by
+    `positive` says that the piece is a positive semidefinite matrix or a nonnegative vector by
     construction, so that two of them have a nonnegative inner product.
     """
 
@@ -144,13 +144,13 @@ class UserQuery(SumQuery):
         return self._square(name, width, self.neighbours.positive(1.0, width), answer)
 
     def sums(self, name: str, local: Local, parts: tuple[tuple[Any, ...], ...]) -> Bounded:
-        """Return the sum of contributions made of `parts` (see `Part`), each clipped to its level.
+        """Return the sum of contributions made of `parts` (see `Piece`), each clipped to its level.
 
         `local` gives an array of shape (users, total size). One user: sqrt(sum level^2); replace:
         each part by 2 or, where positive, sqrt(2). Rounding costs sqrt(size)/2 for each user that
         changed.
         """
-        pieces = [Part(*part) for part in parts]
+        pieces = [Piece(*part) for part in parts]
         ends = np.cumsum([0, *(piece.size for piece in pieces)])
         size = int(ends[-1])
 

@@ -6,7 +6,7 @@ answer Y is A Q plus noise of standard deviation s.
 
 Two ideas, both of them functions of public values:
 
-- *Posterior mean* (`Transcript`): with entries of A of variance t before anything is known, the
+- *Posterior mean* (`PosteriorMean`): with entries of A of variance t before anything is known, the
   mean of A X given all answers is Y (Q'Q + diag(s^2)/t)^-1 Q'X. Where noise is large this is
   proportional to sum_i Y_i Q_i'X / s_i^2, which averages the noise of all steps; where it is small
   it is exact on all that was asked, and the result is that of a Krylov space.
@@ -27,7 +27,7 @@ from skdp._limits import NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
 from skdp.solvers.linalg import largest_of_noise, leading_eigenvectors, orthonormal
 
-# Prior variance of an entry of A, which `Transcript` calls t: so much of the signal in the last
+# Prior variance of an entry of A, which `PosteriorMean` calls t: so much of the signal in the last
 # product, because directions that were not found yet are weaker. If no signal exceeds the noise, it
 # is _LEAST of the variance of the noise: at 1e-12 one graph of four is lost.
 _PRIOR = 0.03
@@ -59,7 +59,7 @@ def shorten_rows(X: FloatArray, c: float) -> FloatArray:
     return np.asarray(Q * (np.sqrt(p) / size) if size > 0 else X)
 
 
-class Transcript:
+class PosteriorMean:
     """The queries and answers of one side so far, and the posterior mean of A.
 
     Parameters
@@ -139,7 +139,7 @@ def half_steps(
     The result is orthogonal to the public bases U and V in `across` (deflation).
     """
     left, right = map(_across, across)
-    forward, backward = Transcript(wanted, right, left), Transcript(wanted, left, right)
+    forward, backward = PosteriorMean(wanted, right, left), PosteriorMean(wanted, left, right)
     V = orthonormal(right(start))
     U, each = V, share / (2 * n_passes)
     for _ in range(n_passes):
@@ -237,7 +237,7 @@ def iterate_symmetric(
         X = leading_eigenvectors(multiply, project(start[:, :k]), k)
     else:
         steps = PASSES["power"][law == "laplace"] if isinstance(n_iter, str) else n_iter
-        side, X = Transcript(k, project, project), project(start)
+        side, X = PosteriorMean(k, project, project), project(start)
         # If the map removes the start, a unit vector replaces it, and not rounding errors.
         rounding = np.linalg.norm(X, axis=0) < NEGLIGIBLE * np.linalg.norm(start, axis=0)
         X = orthonormal(np.where(rounding, 0.0, X))

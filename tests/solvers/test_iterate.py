@@ -22,7 +22,7 @@ def overlap(A, B):
 
 
 def transcript(sent, wanted=1):
-    out = iterate.Transcript(wanted)
+    out = iterate.PosteriorMean(wanted)
     for step in sent:
         out.steps.append(step)
     return out
