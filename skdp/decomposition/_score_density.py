@@ -227,10 +227,8 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
             )
         name = type(model).__name__
         if not np.any(np.asarray(getattr(model, "explained_variance_ratio_", np.ones(2)))[chosen]):
-            said = (
-                f"{name} explains no variance by components {chosen}: the axes are noise. Refit it "
-            )
-            warn_caller(f"{said}with a larger 'epsilon', or more rows.", NoSignalWarning)
+            said = f"{name} explains no variance by components {chosen}: the axes are noise. Refit"
+            warn_caller(f"{said} it with a larger 'epsilon', or more rows.", NoSignalWarning)
         if unit_of(model).of_groups:
             said = f"{name} protects groups, and DPScoreDensity single rows: with several rows per"
             warn_caller(f"{said} person, its guarantee is weaker for a person.", PrivacyUnitWarning)
@@ -257,10 +255,8 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         self._check_parameters()
         _validation.check_kind(self, y, least=1)
         if y is not None and self.classes is None:  # before the budget is spent
-            said = (
-                "y was given without 'classes', so all rows are drawn alike. Pass the public list "
-            )
-            warn_caller(f"{said}of labels as 'classes'.", PartialSignalWarning)
+            said = "y was given without 'classes', so all rows are drawn alike. Pass the public"
+            warn_caller(f"{said} list of labels as 'classes'.", PartialSignalWarning)
         session = self._open_session()
         if self.classes is None:
             rows = check_rows(self, X, accept_sparse="csr")

@@ -440,16 +440,13 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
 
     def _warn_lost_signal(self, solution):
         """Warn that a regression may be noise, or may have lost much; from released numbers."""
-        seen, lost, classes = (
-            solution.above_noise,
-            float(np.mean(solution.lost)),
-            not self._y_numeric,
-        )
+        seen, lost = solution.above_noise, float(np.mean(solution.lost))
         if seen.all() and lost <= _LOST_VARIANCE:
             return
         said = f"may miss up to {min(lost, 1.0):.0%} of the variance that a linear model explains"
         if not seen.all():
-            of = base.listed(self, ~seen, "classes" if classes and len(seen) > 1 else "targets")
+            what = "targets" if self._y_numeric or len(seen) == 1 else "classes"
+            of = base.listed(self, ~seen, what)
             said = f"may have learnt nothing about {of}: noise and chance could explain the result"
         check = base.check_given(self)
         if getattr(self, "classes", None) is not None:

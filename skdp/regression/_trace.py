@@ -285,12 +285,10 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             fit = zero_fit(shape, facts.rank, f"the noise hides the scale of {hidden}")
             return _trace_steps.calibrated(None, fit, facts, None, None, centre, 0.0, place)
         bias = (1.0 if place.radius else _BIAS) * math.sqrt(design.lam) * self.fit_intercept
-        scales = {
-            "lam": design.lam,
-            "variance": design.variance,
-            "variance_ratio": design.variance_ratio,
-        }
-        facts = facts._replace(bias=bias, target_sd=centre.sd, **scales)
+        facts = facts._replace(
+            bias=bias, target_sd=centre.sd, lam=design.lam,
+            variance=design.variance, variance_ratio=design.variance_ratio,
+        )  # fmt: skip
         stage = _trace_steps.first_means(ask, facts, design, centre) if means else None
         if stage is not None and facts.n < facts.useful:  # too few for a matrix
             fit = stage.fit(ask)
