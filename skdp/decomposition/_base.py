@@ -296,10 +296,12 @@ def bias_of(clip_norm):
     return _BIAS * clip_norm if math.isfinite(clip_norm) else 1.0
 
 
-def row_noise(session, adjacency, n, clip_norm, n_noise=0.0):
-    """Public facts on the noise of a row-unit fit."""
-    multiplier, neighbours = session.noise_multiplier, Neighbours(adjacency)
+def row_noise(session, ask, n, clip_norm, share=None):
+    """Return public facts on the noise of a fit to rows; their number is released if n is None."""
+    n, n_noise = (n, 0.0) if n is not None else ask.count(share=share)
+    multiplier, neighbours = session.noise_multiplier, Neighbours(session.adjacency)
     psd, rect = neighbours.positive(multiplier), neighbours.array(multiplier)
+    n = postprocess.released_count(n, n_noise)
     return spectral.RowNoise(psd, rect, n, clip_norm, n_noise)
 
 

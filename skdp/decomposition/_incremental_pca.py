@@ -463,7 +463,7 @@ class DPIncrementalPCA(
         left = parts["count"]
         if n is None:
             left, n = 0.0, postprocess.released_count(*ask.count(share=parts["count"]))
-        noise = _base.row_noise(session, self.adjacency, n, clip_norm)
+        noise = _base.row_noise(session, ask, n, clip_norm)
         before = parts["gram"] = of_moments(shares)
         place, clip_norm, parts, *_ = _centres.located(session, ask, noise, parts, **level)
         return place, clip_norm, left + parts["center"] + parts["gram"] - before

@@ -51,9 +51,8 @@ class RowComponentsMixin:
             n = moment.n
             attributes = self._spectrum(session, moment, d)
         else:
-            n, n_noise = (n, 0.0) if n is not None else ask.count(share=shares["count"])
-            n = postprocess.released_count(n, n_noise)
-            noise = _base.row_noise(session, self.adjacency, n, clip_norm, n_noise)
+            noise = _base.row_noise(session, ask, n, clip_norm, shares.get("count"))
+            n = noise.n
             if centers:
                 centre = _centres.centred(session, ask, noise, shares, d, level)
             else:

@@ -14,7 +14,7 @@ from skdp.decomposition import _base, _centres, _unit_fits
 from skdp.decomposition._planning import DecompositionPlans
 from skdp.exceptions import warn_caller
 from skdp.solvers.linalg import components_of
-from skdp.solvers.postprocess import released_count, svd_variances
+from skdp.solvers.postprocess import svd_variances
 from skdp.units import DEGREE, offered
 
 
@@ -344,11 +344,9 @@ class DPTruncatedSVD(
         query = self._unit_query(X)
         ask = session.ask(query)
         clip_norm = _base.row_clip_norm(self, session, ask, shares["clip_norm"], d)
-        public_n = self._total_is_public()
-        n, n_noise = (query.n_rows, 0.0) if public_n else ask.count(share=shares["count"])
-        n = released_count(n, n_noise)
-        noise = _base.row_noise(session, self.adjacency, n, clip_norm, n_noise)
-        ask = ask.clipped(noise.clip_norm)
+        public_n = query.n_rows if self._total_is_public() else None
+        noise = _base.row_noise(session, ask, public_n, clip_norm, shares.get("count"))
+        ask, n = ask.clipped(clip_norm), noise.n
         about_mean, sums = False, NOTHING
         if "center" in shares:
             ask, noise, shares, sums = _centres.about_zero(session, ask, noise, shares, d)
