@@ -495,7 +495,10 @@ def clip_norm_of(estimator, session, ask, share, near=1.0):
 def warn_undetected_columns(
     estimator, undetected, needed, *, outcome, remedy, of="columns", category=PartialSignalWarning
 ):
-    """Warn of columns whose scale was not found; state how many values the search needs."""
+    """Warn of columns whose scale was not found; state how many values the search needs.
+
+    `undetected` says which; `outcome`, `remedy` and `of` (what they are) are words of the warning.
+    """
     if not undetected.any():
         return
     warn_caller(

@@ -284,7 +284,10 @@ def row_clip_norm(estimator, session, ask, share, d, *, level=spectral.DIRECTION
 
 
 def lengthened(session, ask, median, share, d, *, level):
-    """Return a clip norm that clips no more rows than the noise of a moment hides."""
+    """Return a clip norm, from a median of norms upwards, that clips as few rows as noise hides.
+
+    These are `level` noise deviations of a d x d moment.
+    """
     if session.budget.exact:
         return median
     goal = level * session.noise_multiplier * math.sqrt(2 * d)
@@ -297,7 +300,10 @@ def bias_of(clip_norm):
 
 
 def row_noise(session, ask, n, clip_norm, share=None):
-    """Return public facts on the noise of a fit to rows; their number is released if n is None."""
+    """Return public facts on the noise of a fit to rows.
+
+    If their number is private (n is None), it is released with the `share`.
+    """
     n, n_noise = (n, 0.0) if n is not None else ask.count(share=share)
     multiplier, neighbours = session.noise_multiplier, Neighbours(session.adjacency)
     psd, rect = neighbours.positive(multiplier), neighbours.array(multiplier)

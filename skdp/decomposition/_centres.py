@@ -97,7 +97,7 @@ class Centre(NamedTuple):
 
 
 def centred(session, ask, noise, shares, d, level):
-    """Return the rows about their released mean, and their clip norm."""
+    """Return the rows about their released mean, with a clip norm; `level` as in `located`."""
     place, clip_norm, shares, about, sums = located(session, ask, noise, shares, d, level)
     noise, moved = replace(noise, clip_norm=clip_norm), bool(place.any())
     wanted = moved * math.sqrt(d) * noise.rect / noise.n

@@ -207,7 +207,10 @@ def moment_thresholds(estimator, session, unit, shape, entries):
 
 
 def usual_length(estimator, unit, n, mean=None):
-    """Return the given clip norm, or a guess from the mean entry, or from a single entry."""
+    """Return the given clip norm, or a guess: the norm of n entries that are 0 or the largest.
+
+    `mean` is theirs, in parts of the largest; without it one entry is not 0.
+    """
     if estimator.clip_norm != "auto":
         return float(estimator.clip_norm)
     return unit.largest * max(1.0, math.sqrt(n * (mean or 0.0)))
@@ -448,7 +451,10 @@ def _iterated_triplets(estimator, session, ask, unit, shape, route):
 
 
 def _start(estimator, session, n, most, usual, *, ones_first):
-    """Return a public start with columns beyond those that are wanted."""
+    """Return a public start with columns beyond those that are wanted, `most` in all.
+
+    `usual` is how many "auto" adds; with `ones_first` the first column is constant.
+    """
     k, more = estimator.n_components, estimator.n_oversamples
     more = 0 if session.law == "laplace" else usual if more == "auto" else more
     return session.random_start(n, min(k + more, max(k, most)), ones_first=ones_first)

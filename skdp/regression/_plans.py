@@ -125,7 +125,7 @@ def in_target_bounds(estimator: Any, y: Any, away: Any = 0.0) -> Any:
 
 
 def linear_targets(rng: Any, X: Any, q: int, signal: float) -> Any:
-    """Return q targets of mean 0 and variance 1, of which a share is linear in the rows."""
+    """Return q targets of mean 0 and variance 1, whose share `signal` is linear in the rows."""
     f = X @ rng.standard_normal((X.shape[1], q))
     f = (f - f.mean(axis=0)) / np.maximum(f.std(axis=0), 1e-300)
     return math.sqrt(signal) * f + math.sqrt(1 - signal) * rng.standard_normal(f.shape)

@@ -145,7 +145,10 @@ def descent_facts(estimator, shape, n, unit_noise, needed=math.inf):
 
 
 def release_center(estimator, session, placed, share, n, *, far=False):
-    """Release the centre and the standard deviation of the targets (see `Center`)."""
+    """Release the centre and the standard deviation of the targets (see `Center`).
+
+    With `far` they are searched for in the widest range, with a budget that is left.
+    """
     targets = placed.column("y", RecordForm(as_columns, 1).alone, 1)
     query = ColumnQuery(targets, adjacency=session.adjacency, n_jobs=estimator.n_jobs)
     return find_center(session.ask(query), share, n, far=far)

@@ -374,7 +374,11 @@ class RidgePath(NamedTuple):
         penalty: FloatArray,
         variance: float,
     ) -> LocalFit:
-        """Fit Y by offset + F b + intercept under the loss."""
+        """Fit Y by offset + F b + intercept under the loss.
+
+        The penalty of each user, and the prior `variance` of intercepts (inf: they are free), are
+        in units of `size`.
+        """
         eta = offset
         for _ in range(loss.n_steps):
             target = loss.pseudo(Y, eta)

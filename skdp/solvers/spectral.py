@@ -180,7 +180,11 @@ class RowNoise:
     mean_noise_bias: Answer = NOTHING
 
     def goal(self, level: float, factor: float, width: float, share: float) -> float:
-        """How many rows a clip norm may scale down."""
+        """Return how many rows a clip norm may scale down: those that the noise of sums hides.
+
+        `level` is a number of deviations, `factor` either `psd` or `rect`, `width` how many sums a
+        row enters, `share` their part of the budget.
+        """
         return min(level * factor * math.sqrt(width / share), self.n)
 
 

@@ -68,7 +68,7 @@ def shares_of(d: int, k: int, signal: Any, spectrum: Any) -> FloatArray:
 
 
 def check_weights(name: str, given: Any, size: int, what: str) -> FloatArray:
-    """Return so many numbers of at least 0, or refuse them."""
+    """Return `size` numbers of at least 0, not all 0; `what` names them in the refusal."""
     numbers = np.asarray(given, np.float64)
     fine = numbers.shape == (size,) and np.isfinite(numbers).all()
     if not fine or not numbers.min() >= 0 < numbers.max():
