@@ -81,7 +81,8 @@ def test_a_zero_matrix_predicts_the_centre(monkeypatch):
     told, remedy = [], _trace_steps.remedy_of
     monkeypatch.setattr(_trace_steps, "remedy_of", lambda n, *_: told.append(n) or remedy(n, *_))
     model = DPTraceRegressor(epsilon=2.0, random_state=0)
-    for n, said in ((2000, "no singular value exceeds the noise level"), (100, "the scale of the targets")):
+    hidden = (2000, "no singular value exceeds the noise level"), (100, "scale of the targets")
+    for n, said in hidden:
         with pytest.warns(UtilityWarning, match=said):
             model.fit(X[:n], y[:n] + 40.0)
         assert told.pop() == model.n_samples_ != n  # what is advised follows from the released one
