@@ -47,12 +47,13 @@ def gram_change(n_items: int, degree_floor: int, adjacency: str) -> float:
     of 1/d0), and 2/d beyond it (1/d^2 + 2(d-1)/d^2 + the (d-1)^2 entries that fall from 1/(d-1)
     to 1/d), which is no more than at d = d0. replace: d - 1 pairs leave and enter next to two
     diagonal entries, each 1/max(d, d0): sqrt(2 (2d - 1))/max(d, d0), largest at d = d0, or with one
-    item left to move to.
+    item left to move to; an item that is not kept is one that appears or goes.
     """
     d0 = degree_floor
+    square = 2 * min(d0, n_items) - 1
     if adjacency == "replace":
-        return math.sqrt(2 * (2 * min(d0, max(1, n_items - 1)) - 1)) / d0
-    return math.sqrt(2 * min(d0, n_items) - 1) / d0
+        square = max(square, 2 * (2 * min(d0, max(1, n_items - 1)) - 1))
+    return math.sqrt(square) / d0
 
 
 def pair_change(degree_floor: int, adjacency: str) -> float:

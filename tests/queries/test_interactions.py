@@ -101,6 +101,19 @@ def test_ritz_product_and_trace(adjacency):
     assert reached <= worst_ratio(lambda q: q.ritz(np.eye(N)), adjacency, 2) <= 1.0
 
 
+@pytest.mark.parametrize("n_kept", [1, 2, 3])
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_kept_items(adjacency, n_kept):
+    """A swap with an item that is not kept is one interaction more or less among the kept ones."""
+    kept = np.arange(n_kept)
+    asks = [lambda q, name=name: getattr(q.columns(kept), name)() for name in
+            ("gram", "pairs", "counts", "square_sum")]  # fmt: skip
+    X = np.linspace(0.5, 1.0, n_kept)[:, None]
+    asks += [lambda q, name=name: getattr(q.columns(kept), name)(X) for name in ("right", "ritz")]
+    worst = [worst_ratio(ask, adjacency, floor) for ask in asks for floor in (1, 2, 3, 5)]
+    assert 0.95 <= max(worst) <= 1.0
+
+
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_so_many_cells_differ(adjacency):
     """Randomized response is charged for so many cells: a swap changes two."""

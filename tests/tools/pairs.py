@@ -24,6 +24,7 @@ from tools.outcomes import difference, outcome
 _BAD = "a NaN"  # begins the names of pairs in which one has no number, and so adds nothing
 _MANY = 2000
 _HUGE = 1e15  # shifts each step of a search for the clip norm, then is clipped
+_SHORT = 1e-24  # of such a row: what is left is next to nothing
 _TARGETS = np.array([1.0, -0.5, 2.0])  # of the others
 
 CANDIDATES: dict[object, Callable[..., Iterator[tuple[str, FitData, FitData]]]] = {}
@@ -140,10 +141,12 @@ def _row_pairs(estimator):
                 yield name, FitData(base), FitData(more, assume_finite=True)
             continue
         obtuse = -0.25 * spike + math.sqrt(1 - 0.0625) * other
-        partners = {"orthogonal": other, "antipodal": -spike, "obtuse": obtuse, "absent": 0 * spike}
-        for name, row in partners.items():
+        # A zero row leaves the ranks, where a short one goes to their other end.
+        partners = {"orthogonal": other, "antipodal": -spike, "obtuse": obtuse}
+        rows = {name: (spike, row) for name, row in partners.items()}
+        for name, pair in (rows | {"short": (flat, _SHORT * flat)}).items():
             first, second = base.copy(), base.copy()
-            first[-1], second[-1] = origin + spike, origin + row
+            first[-1], second[-1] = (origin + row for row in pair)
             yield f"huge rows, {name}", FitData(first), FitData(second)
 
 
@@ -166,6 +169,8 @@ def _group_pairs(estimator):
             if replace:
                 yield f"{name}, antipodal", with_user(rows), with_user(-rows)
                 yield f"{name}, turned", with_user(rows), with_user(np.roll(rows, 1, axis=1))
+                flat = np.full(rows.shape, _HUGE / math.sqrt(d))
+                yield f"{name}, short", with_user(flat), with_user(_SHORT * flat)
             else:
                 yield name, FitData(base, None, {"groups": groups}), with_user(rows)
 
