@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from skdp import DPTraceRegressor
 from tools import ways
 from tools.data import null_release_data
 
@@ -70,3 +71,17 @@ def test_documented_options_are_values_of_an_axis(cls):
                 - set(map(str, ways.AXES[cls].get(name, ())))
             )
             assert not left, f"{name} of {cls.__name__} may be {left}: tests/tools/ways.py"
+
+
+# Parameters that a fit does not read here, or that have tests of their own: columns of groups
+# (tests/test_groups.py), shapes of what comes flat or by updates, seeds; a large budget for all.
+ALONE = {"group_column", "random_state", "affinity", "matrix_shape", "epsilon"}
+PRINTED = {cls for cls in map(type, ways.FURTHER) if "papers" in cls.__module__}
+
+
+@pytest.mark.parametrize("cls", set(ways.AXES) - {DPTraceRegressor} - PRINTED, ids=repr)
+def test_each_parameter_has_two_values_in_the_ways(cls):
+    """A new parameter asks for a way."""
+    known = [e.get_params() for e in [*ways.ESTIMATORS, *ways.FURTHER] if type(e) is cls]
+    alone = {name for name in known[0] if len({repr(each[name]) for each in known}) == 1}
+    assert alone <= ALONE

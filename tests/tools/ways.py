@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator
 
 import skdp
 from skdp.base import BaseDPEstimator
-from skdp.papers import PowerDeflation, PowerMethod, SketchFactorizer
+from skdp.papers import PersonalizedRegression, PowerDeflation, PowerMethod, SketchFactorizer
 from skdp.preprocessing import DPStandardScaler
 from skdp.recommend import DPRecommender
 
@@ -392,4 +392,56 @@ def further_ways():
     return [cls(**params) for cls in AXES for params in covering(cls, known[cls])]
 
 
-FURTHER = further_ways()
+def _even(names):
+    return dict.fromkeys(names.split(), 1.0)
+
+
+# Values of the parameters that no axis has: all that go together in one way of each class.
+_RARE = {"delta": 1e-3, "n_jobs": 2}
+SELDOM = [
+    PowerMethod(1, privacy_unit="edge", n_parties=3, n_iter=1, entry_bounds=(-1.0, 2.0)),
+    PowerDeflation(1, coherence=3.0, n_iter=1, entry_bounds=(-1.0, 2.0), delta=1e-3),
+    SketchFactorizer(2, alpha=0.9, delta=1e-3),
+    PersonalizedRegression(1, n_rounds=2, max_rows=4, target_bound=0.5, product_bound=2.0),
+    PersonalizedRegression(1, adjacency="add_remove"),
+    skdp.DPPCA(2, svd_solver="power", iterated_power=1, n_oversamples=3, copy=False, whiten=True,
+               power_iteration_normalizer="QR", tol=0.1, **_RARE),
+    skdp.DPPCA(center="none", budget_split=_even("clip_norm count gram")),
+    skdp.DPIncrementalPCA(
+        center="none", budget_split=_even("clip_norm count gram"), whiten=True, copy=False,
+        batch_size=7, max_releases=3, mechanism="tree", epsilon=4.0, **_RARE,
+    ),
+    skdp.DPTruncatedSVD(algorithm="power", n_iter=1, n_oversamples=4, tol=0.1,
+                        power_iteration_normalizer="QR", **_RARE),
+    skdp.DPTruncatedSVD(
+        algorithm="screened",
+        budget_split=_even("clip_norm count subspace spectrum total_variance"),
+    ),
+    skdp.DPSpectralEmbedding(3, n_iter=2, unit_bound=(-1.0, 2.0), delta=1e-3, algorithm="power"),
+    skdp.DPLowRankFactorizer(3, max_releases=3, mechanism="tree", window=2, method="two_sketch",
+                             sketch_size=4, epsilon=4.0, **_RARE),
+    skdp.DPPersonalizedRegressor(
+        1, whiten=False, require_groups=True, head_selection="subspace", target_bounds=(0.0, 1.0),
+        budget_split=_even("columns targets subspace global"), **_RARE,
+    ),
+    skdp.DPPersonalizedClassifier(
+        1, classes=[1, 0], whiten=False, require_groups=True, coef_clip_norm=0.1, epsilon=8.0,
+        head_selection="subspace", fit_intercept=False,
+        budget_split=_even("columns logits subspace global"), **_RARE,
+    ),
+    skdp.DPRidge(100.0, target_bounds=(0.0, 3.0), bounds=(0.0, 1.0), fit_intercept=False, **_RARE),
+    skdp.DPRidge(
+        privacy_unit="group",
+        budget_split=_even("clip_norm columns regression_moments target_bounds target_mean"),
+    ),
+    skdp.DPRidgeClassifier(100.0, classes=[1, 0], bounds=(0.0, 1.0), **_RARE),
+    skdp.DPRidgeClassifier(classes=[0, 1], privacy_unit="group",
+                           budget_split=_even("clip_norm columns regression_moments")),
+    DPRecommender(1, item_exponent=1.0, degree_floor=3, privacy_unit="interaction", **_RARE),
+    DPRecommender(1, item_exponent=0.0, value_cap=0.1),
+    skdp.DPScoreDensity(np.ones((2, 5)) - np.eye(2, 5), center=np.ones(5), n_bins=40,
+                        kind="density", budget_split=_even("limits density"), **_RARE),
+    DPStandardScaler(bounds=(0.0, 5.0), epsilon=4.0, **_RARE),
+    DPStandardScaler(budget_split=_even("columns moments")),
+]  # fmt: skip
+FURTHER = further_ways() + SELDOM
