@@ -95,6 +95,17 @@ def test_auto_components_count_what_rises_above_the_noise(rng):
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+@pytest.mark.parametrize("kind", [DPPCA, DPIncrementalPCA, DPTruncatedSVD])
+def test_more_components_than_rows_of_groups(kind):
+    """Under replace the number of groups is public, and that of their rows private."""
+    for method in {"fit", "partial_fit"} & set(dir(kind)):
+        model = kind(4, privacy_unit="group", adjacency="replace")
+        with pytest.warns(UtilityWarning):
+            getattr(model, method)(X[:3], groups=np.arange(3))
+        assert model.components_.shape == (4, 19)
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("kind", [DPPCA, DPTruncatedSVD])
 def test_more_components_than_public_rows(kind):
     units = ({"adjacency": "replace"}, *[{"privacy_unit": "entry"}] * (kind is DPTruncatedSVD))

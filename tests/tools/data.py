@@ -199,18 +199,34 @@ def _group_data(estimator, rng):
     X, groups = rng.standard_normal((n, d)), np.arange(n) % 8
     data = {name: (M, groups) for name, M in _in_units(X).items()}
     data["one large user"] = (X, np.where(np.arange(n) < n - 7, 0, groups))
+    data["a row less"] = (X[1:], groups[1:])  # which is private where the number of groups is not
     if adjacency == "add_remove":
         data["one more user"] = (X, np.where(np.arange(n) == 0, 99, groups))
         data["more rows"] = (np.vstack([X, X[:1]]), np.append(groups, 99))
     for name, first, m in (("one direction", 0, 3), ("mixed sizes", 3, 5), ("a row", 5, 1)):
         rows = np.vstack([mixed_sizes(first + m, d)[first:], X[m:]])
         data[f"a user of {name}"] = (rows, np.append(np.full(m, 0), 1 + groups[m:] % 7))
+    families = {"dense": data}
+    if get_tags(estimator).input_tags.sparse:
+        S = X * (rng.random((n, d)) < 0.4)
+        rows = {"ordinary": sp.csr_array(S), "empty": sp.csr_array((n, d))} | _stored_forms(S)
+        families["csr"] = {name: (M, groups) for name, M in rows.items()}
+        families["csr"]["a row less"] = (rows["ordinary"][1:], groups[1:])
+    y = _target(estimator, X, rng)
     return {
-        "dense": {
-            name: FitData(M, _target(estimator, M, rng), {"groups": g})
-            for name, (M, g) in data.items()
+        family: {
+            name: FitData(
+                M, _target(estimator, M, rng) if family == "dense" else _cut(y, M),
+                {"groups": g},
+            )
+            for name, (M, g) in items.items()
         }
-    }
+        for family, items in families.items()
+    }  # fmt: skip
+
+
+def _cut(y, M):
+    return None if y is None else y[: M.shape[0]]
 
 
 def entry_bounds_of(estimator):

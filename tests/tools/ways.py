@@ -430,13 +430,7 @@ SELDOM = [
         budget_split=_even("columns logits subspace global"), **_RARE,
     ),
     skdp.DPRidge(100.0, target_bounds=(0.0, 3.0), bounds=(0.0, 1.0), fit_intercept=False, **_RARE),
-    skdp.DPRidge(
-        privacy_unit="group",
-        budget_split=_even("clip_norm columns regression_moments target_bounds target_mean"),
-    ),
     skdp.DPRidgeClassifier(100.0, classes=[1, 0], bounds=(0.0, 1.0), **_RARE),
-    skdp.DPRidgeClassifier(classes=[0, 1], privacy_unit="group",
-                           budget_split=_even("clip_norm columns regression_moments")),
     DPRecommender(1, item_exponent=1.0, degree_floor=3, privacy_unit="interaction", **_RARE),
     DPRecommender(1, item_exponent=0.0, value_cap=0.1),
     skdp.DPScoreDensity(np.ones((2, 5)) - np.eye(2, 5), center=np.ones(5), n_bins=40,
