@@ -206,27 +206,19 @@ def _group_data(estimator, rng):
     for name, first, m in (("one direction", 0, 3), ("mixed sizes", 3, 5), ("a row", 5, 1)):
         rows = np.vstack([mixed_sizes(first + m, d)[first:], X[m:]])
         data[f"a user of {name}"] = (rows, np.append(np.full(m, 0), 1 + groups[m:] % 7))
-    families = {"dense": data}
+    dense = {
+        name: FitData(M, _target(estimator, M, rng), {"groups": g}) for name, (M, g) in data.items()
+    }
+    families = {"dense": dense}
     if get_tags(estimator).input_tags.sparse:
         S = X * (rng.random((n, d)) < 0.4)
         rows = {"ordinary": sp.csr_array(S), "empty": sp.csr_array((n, d))} | _stored_forms(S)
-        families["csr"] = {name: (M, groups) for name, M in rows.items()}
-        families["csr"]["a row less"] = (rows["ordinary"][1:], groups[1:])
-    y = _target(estimator, X, rng)
-    return {
-        family: {
-            name: FitData(
-                M, _target(estimator, M, rng) if family == "dense" else _cut(y, M),
-                {"groups": g},
-            )
-            for name, (M, g) in items.items()
-        }
-        for family, items in families.items()
-    }  # fmt: skip
-
-
-def _cut(y, M):
-    return None if y is None else y[: M.shape[0]]
+        y, last = dense["ordinary"].y, slice(1, None)
+        csr = {name: FitData(M, y, {"groups": groups}) for name, M in rows.items()}
+        fewer = None if y is None else y[last]
+        csr["a row less"] = FitData(rows["ordinary"][last], fewer, {"groups": groups[last]})
+        families["csr"] = csr
+    return families
 
 
 def entry_bounds_of(estimator):
