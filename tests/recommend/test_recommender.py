@@ -12,6 +12,7 @@ from skdp import PrivacyLedger
 from skdp.datasets import make_interactions
 from skdp.exceptions import PrivacyWarning, UtilityWarning
 from skdp.model_selection import split_interactions
+from skdp.queries.interactions import pair_change
 from skdp.recommend import DPRecommender, recall_at_n
 from skdp.testing import fixed_noise, record_transcript, seeded_entropy
 from tools.outcomes import refuses
@@ -280,3 +281,13 @@ def test_splits_are_disjoint_and_fair():
     assert (train + test != R).nnz == train.multiply(test).nnz == 0
     assert abs(test.nnz / R.nnz - 0.3) < 6 * math.sqrt(0.21 / R.nnz)
     refuses(ValueError, "test_size", split_interactions, R, 1.5)
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+@pytest.mark.parametrize("floor", [1, 3, 9])
+def test_a_given_floor_is_that_of_the_bound(floor):
+    R = make_interactions(60, 12, 240, 2, random_state=0)
+    params = {"privacy_unit": "interaction", "algorithm": "gram", "epsilon": 1e3}
+    model = DPRecommender(2, degree_floor=floor, **params).fit(R)
+    (line,) = [line for line in model.releases_ if line.name == "pairs"]
+    assert line.sensitivity == pytest.approx(pair_change(floor, "add_remove"), rel=1e-6)
