@@ -216,11 +216,6 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
         if self.start == "exponential" and self.n_rounds:
             raise ValueError(f"start='exponential' has no rounds. Got n_rounds={self.n_rounds!r}.")
 
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = False  # rows of a user are multiplied in pairs
-        return tags
-
     def _offers_pure_dp(self):
         return self.start == "exponential"
 
@@ -241,6 +236,7 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
+        tags.input_tags.sparse = False  # rows of a user are multiplied in pairs
         tags.non_deterministic = True
         return tags
 

@@ -402,7 +402,7 @@ SELDOM = [
     PowerMethod(1, privacy_unit="edge", n_parties=3, n_iter=1, entry_bounds=(-1.0, 2.0)),
     PowerDeflation(1, coherence=3.0, n_iter=1, entry_bounds=(-1.0, 2.0), delta=1e-3),
     SketchFactorizer(2, alpha=0.9, delta=1e-3),
-    PersonalizedRegression(1, n_rounds=2, max_rows=4, target_bound=0.5, product_bound=2.0),
+    PersonalizedRegression(1, n_rounds=2, max_rows=4, target_bound=2.0, product_bound=0.5),
     PersonalizedRegression(1, adjacency="add_remove"),
     skdp.DPPCA(2, svd_solver="power", iterated_power=1, n_oversamples=3, copy=False, whiten=True,
                power_iteration_normalizer="QR", tol=0.1, **_RARE),
