@@ -459,3 +459,12 @@ def test_fewer_users_do_for_our_estimator():
     basis = np.linalg.qr(ours.components_.T)[0]
     near = float(np.linalg.norm(U - basis @ (basis.T @ U), 2))
     assert near < 0.5 * missed(theirs.fit(X, y, groups), U)
+
+
+@pytest.mark.parametrize(
+    "groups", [np.ma.masked_less(np.arange(40) // 8, 1), [None, *range(39)], np.arange(39) // 8]
+)
+def test_users_of_each_row_are_known(groups):
+    """What is under a mask, or missing, would make one person several."""
+    X = np.random.default_rng(0).standard_normal((40, 4))
+    assert_refused(PersonalizedRegression(1), "group", X, X[:, 0], groups=groups)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -393,3 +394,11 @@ def test_auto_looks_at_public_sizes():
 )
 def test_bad_plans(options, match):
     refuses(ValueError, match, stream_schedule, **{"size": 3, "horizon": 8} | options)
+
+
+def test_a_column_is_no_longer_than_its_float():
+    """The squares of the integers of a column are added exactly here, and in floats there."""
+    for horizon in range(1, 200):
+        schedule = stream_schedule(1, horizon, "sqrt")
+        exact = sum(int(c) ** 2 for c in schedule.coefficients)
+        assert exact <= Fraction(schedule.factor) ** 2 <= exact * (1 + Fraction(1, 10**11))
