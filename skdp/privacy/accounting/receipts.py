@@ -259,7 +259,7 @@ _PURPOSES = {
     "measurement_gram_norm_centered_rank": "scale of the measurements",
     "gram": "subspace and spectrum",
     **dict.fromkeys(("gram_product", "left_product", "right_product"), "subspace"),
-    **dict.fromkeys(("tangent_product", "user_direction_gram"), "subspace"),
+    **dict.fromkeys(("tangent_product", "user_direction_gram", "matrix", "vector"), "subspace"),
     "augmented_gram": "mean and subspace",
     **dict.fromkeys(("full_matrix", "randomized_entries"), "the matrix"),
     **dict.fromkeys(("left_sketch", "right_sketch", "core_sketch"), "the matrix"),
