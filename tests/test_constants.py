@@ -145,6 +145,7 @@ def larger_fits():
         "robust users": (skdp.DPPersonalizedRegressor(2, loss="huber"), (few, y), groups),
         "classes of users": (model, (few, labels), groups),
         "trace": (skdp.DPTraceRegressor(1, matrix_shape=(4, 3)), (X, y), {}),
+        "rare": (skdp.DPTraceRegressor(1, matrix_shape=(4, 3)), (X, y > np.quantile(y, 0.95)), {}),
         "density": (skdp.DPScoreDensity(classes=[0, 1, 2]), (X[:, :2], labels), {}),
         "ridge of many columns": (skdp.DPRidge(), (histories(900, 4500), y), {}),
         "ridge of some columns": (skdp.DPRidge(), (histories(900, 120), y), {}),

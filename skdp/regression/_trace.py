@@ -33,6 +33,8 @@ from skdp.units import offered
 # centred. Then M and the intercept both fit the mean: with 1, a gradient step would overshoot the
 # minimum by its distance before the step.
 _BIAS = 0.5
+# Fraction of the budget of the gradients for a second search for the targets, as in DPRidge.
+_SECOND_SEARCH = 0.3
 
 
 class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
@@ -82,8 +84,9 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         Budget fraction of each release. The keys depend on the other parameters; an error for a
         wrong key lists them.
     fit_intercept : bool, default=True
-        Whether to fit an intercept: 6% of the budget find a private centre of y. False is for y and
-        X that are centred by public numbers.
+        Whether to fit an intercept: 6% of the budget find a private centre of y, and 30% of that of
+        the gradients search again if they find none. False is for y and X that are centred by
+        public numbers.
     fit_biases : bool, default=True
         Whether to fit a mean of each row and column of the matrix too, if X is CSR (ratings) and an
         intercept is fitted. They receive 20% of the budget of the gradients, or all of it if there
@@ -232,9 +235,17 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         centre = Center(0.0, 0.0, True)
         if self.fit_intercept:
             centre = _trace_steps.release_center(self, session, placed, shares["center"], n)
+        rank = self._rank_for(n, query.shape)
+        needed = self._records_needed(query.shape, rank).error_below_half
+        facts = _trace_steps.descent_facts(self, query.shape, n, unit_noise, needed)
+        facts = facts._replace(rank=rank)
+        if not centre.found and n >= needed:  # worth a second search, and a matrix after it
+            share = _SECOND_SEARCH * facts.steps_share
+            centre = _trace_steps.release_center(self, session, placed, share, n, far=True)
+            facts = facts.with_more(-share)
         # Row and column biases are fitted for CSR rows only, the form of single entries.
         means = self.fit_biases and self.fit_intercept and sparse and min(shape) > 1
-        attributes = self._descend(ask, query, n, design, shares, unit_noise, centre, means)
+        attributes = self._descend(ask, query, facts, design, shares, centre, means)
         unspent = 0.0 if session.budget.exact else session.remaining()
         # If no matrix is fitted, only the mean of y is predicted: the unspent budget improves it.
         if unspent > shares.get("center", math.inf) and not attributes["coef_"].any():
@@ -261,17 +272,13 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
 
     # -- releases --------------------------------------------------------------------------
 
-    def _descend(self, ask, query, n, design, shares, unit_noise, centre, means):
+    def _descend(self, ask, query, facts, design, shares, centre, means):
         """Learn the covariance of X, then biases and the matrix; return the fitted attributes."""
-        shape = query.shape
-        rank = self._rank_for(n, shape)
-        needed = self._records_needed(shape, rank).error_below_half
-        facts = _trace_steps.descent_facts(self, shape, n, unit_noise, needed)._replace(rank=rank)
+        shape, n = query.shape, facts.n
         place = Place(np.zeros(math.prod(shape)), tuple(map(np.ones, shape)), 0.0)
         size = sum(shape) if isinstance(query.form, FactoredRecords) else math.prod(shape)
         if isinstance(query.form, SparseRecords) or size > GRAM_FEATURES:  # a search takes too long
-            key = "gradients" if facts.max_iter else "init"
-            facts = facts._replace(**{key: getattr(facts, key) + shares.get("units", 0.0)})
+            facts = facts.with_more(shares.get("units", 0.0))
             shares = shares | {"units": 0.0}
         unseen = self.fit_intercept and not (centre.found and centre.sd)  # 0: epsilon is infinite
         try:

@@ -56,9 +56,8 @@ def first_means(ask, facts, design, centre):
     """Release first row and column biases."""
     rows, columns = energies(design, facts.shape, facts.n)
     settings = MeansFacts(rows, columns, facts.n, centre.value, centre.sd, facts.unit_noise)
-    key = "gradients" if facts.gradients else "init"
-    share = _BIAS_SHARE * getattr(facts, key)
-    stage = BiasStage(facts._replace(**{key: getattr(facts, key) - share}), Means(settings))
+    share = _BIAS_SHARE * facts.steps_share
+    stage = BiasStage(facts.with_more(-share), Means(settings))
     stage.means.release(ask, share)
     return stage
 

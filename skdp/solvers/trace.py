@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -100,6 +100,17 @@ class TraceFacts(NamedTuple):
     variance: float | None = None
     variance_ratio: float = 1.0
     target_sd: float = 0.0
+
+    @property
+    def steps_share(self) -> float:
+        """Budget fraction of the gradient steps, or of the first release if there are none."""
+        return self.gradients if self.max_iter else self.init
+
+    def with_more(self, share: float) -> Self:
+        """Return these facts with `share` more, or less, of the budget for `steps_share`."""
+        if self.max_iter:
+            return self._replace(gradients=self.gradients + share)
+        return self._replace(init=self.init + share)
 
     @property
     def information(self) -> float:

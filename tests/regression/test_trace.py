@@ -93,6 +93,28 @@ def test_a_zero_matrix_predicts_the_centre(monkeypatch):
         model.fit(X[:100].reshape(100, -1), y[:100])
 
 
+@pytest.mark.parametrize("solver", ["riemannian", "spectral_init"])
+def test_a_second_search_finds_the_targets_of_many_records(solver, monkeypatch):
+    asked, search = [], _trace_steps.release_center
+
+    def fails_once(model, session, placed, share, n, **far):
+        asked.append(share)
+        centre = search(model, session, placed, share, n, **far)
+        return centre if len(asked) > 1 else centre._replace(found=False)
+
+    monkeypatch.setattr(_trace_steps, "release_center", fails_once)
+    X, y, M = sample(4000, shape=(12, 12))
+    model = DPTraceRegressor(epsilon=3.0, solver=solver, random_state=0).fit(X, y + 40.0)
+    assert error(model, M) < 0.5 and model.privacy_spent_.epsilon <= 3.0
+    model_share = model._shares()["initialization" if solver == "spectral_init" else "gradients"]
+    assert asked == [0.06, pytest.approx(0.3 * model_share)]
+    asked.clear()
+    with pytest.warns(UtilityWarning, match="records are needed"):
+        model.fit(X[:100], y[:100])
+    # Records are too few for a matrix: the mean has what is left.
+    assert len(asked) == 2 and asked[1] > 0.8
+
+
 @pytest.mark.deep
 def test_few_records_are_said_to_be_few():
     """Between the detection limit and a useful fit, predictions against targets decide."""
