@@ -387,6 +387,17 @@ def rows_and_targets(
         yield with_rows(rows, np.concatenate(parts, axis=1, out=out))
 
 
+def mean_targets(blocks: Iterable[Groups]) -> Iterator[Groups]:
+    """Yield groups whose rows all have the mean target of their group."""
+    for block in blocks:
+        parts = block.targets.reshape(block.shape[0], block.each, -1) / block.each
+        with np.errstate(over="ignore"):  # a warning would reveal the largest float
+            # Sums in order of the rows: their last bits do not depend on other groups.
+            means = np.add.accumulate(parts, axis=1)[:, -1:]
+        y = np.broadcast_to(means, parts.shape).reshape(block.targets.shape)
+        yield block._replace(columns={**block.columns, "y": y})
+
+
 def gains_of_records(blocks: Iterable[Any], cuts: Any, model: Any, scale: Any) -> Iterator[Any]:
     """Yield records whose target is replaced by the gain of a second column clipping over a first.
 

@@ -149,6 +149,16 @@ class RegressionQuery(GroupQuery):
         records = restricted(self._source, view, self.n_features)
         return self._alike(RegressionQuery, records, **public)
 
+    def of_group_means(self) -> RegressionQuery:
+        """Return the records with the mean target of their group; records of no group as they are.
+
+        Which numbers a group has does not matter to any bound.
+        """
+        if not self.by_group:
+            return self
+        records = restricted(self._source, views.mean_targets, self.n_features)
+        return self._alike(RegressionQuery, records, clip_norm=self.clip_norm, scale=self.scale)
+
     def selected(self, kept: views.PublicColumns) -> RegressionQuery:
         """Return the same records on public columns, without units."""
         return self._restricted(kept=kept, row_scale=None)

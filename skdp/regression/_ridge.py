@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -35,24 +34,27 @@ _CUTS, _DIRECTIONS = (2.0, 3.0, 4.5, 7.0, 10.0, 16.0, 32.0, 64.0), 12
 # Location of the targets: a search that may take from the budget of the model.
 
 
-def find_targets(found, find, ask, share, model_budget, given):
+def find_targets(found, ask, share, model_budget, given, centered):
     """Search until most targets are located; return them, the fraction spent, and what remains.
 
     `found` is the result of a first search with `share`. If most targets were not located, a model
     would be worse than their mean, so a second search covers a wider range. With enough records it
     takes half of `model_budget` and starts from the range of the first, with few 3/4 of it. If it
-    locates most targets of enough records, or if these need no centre (`ask` is None: there is no
+    locates most targets of enough records, or if these need no centre (not `centered`: there is no
     intercept), the model has the remainder. Else a released mean has it, and is predicted alone.
-    Without an intercept and with few records there is no second search. `needed` is that of the
-    first. All of it lies within public bounds, if these are `given`.
+    Without an intercept and with few records there is no second search. With few groups, it is made
+    about their means, which vary less. `needed` is that of the first. All of it lies within public
+    bounds, if these are `given`.
     """
     needed, many = found.needed, found.needed <= found.n
-    if not _linear.most_undetected(found) or (ask is None and not many):
+    if not _linear.most_undetected(found) or not (centered or many):
         return found, share, model_budget
     share = (0.5 if many else 0.75) * model_budget
     model_budget -= share
-    found = find(share, far=True, within=found.within if many else None)
-    if many and (ask is None or not _linear.most_undetected(found)):
+    ask = ask if many else ask.of_group_means()
+    how = {"centered": centered, "far": True, "within": found.within if many else None}
+    found = find_columns(ask.targets(), len(found.center), share, found.n, **how)
+    if many and not (centered and _linear.most_undetected(found)):
         return found, share, model_budget
     radius = found.mean_radius(found.sums_noise(model_budget / share))
     scale = target_scale(found, radius, given, centered=True)
@@ -311,10 +313,10 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         share, whole = shares["target_bounds"], _linear.model_share(shares) + fit.tail_share
         if fit.exact:
             return given or TargetScale.in_ball(math.inf, fit.q), shares, None
-        find = partial(find_columns, fit.ask.targets(), fit.q, n=fit.n, centered=centered)
-        alone = fit.ask if centered else None
-        found = fit.targets or find(share)
-        columns, share, rest = find_targets(found, find, alone, share, whole, given)
+        found = fit.targets or find_columns(
+            fit.ask.targets(), fit.q, share, fit.n, centered=centered
+        )
+        columns, share, rest = find_targets(found, fit.ask, share, whole, given, centered)
         remedy = "'target_bounds'" if given is None else "'target_bounds' close to the targets"
         words = {"needed": columns.needed, "remedy": remedy, "of": "targets"}
         if not rest:

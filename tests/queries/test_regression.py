@@ -185,16 +185,18 @@ def test_brute_force_of_products(rng):
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("each", [None, 1, 2, 300])
-@pytest.mark.parametrize("release", ["products", "target_sums"])
+@pytest.mark.parametrize("release", ["products", "target_sums", "sums of means"])
 def test_sums_with_targets(release, each, adjacency):
     """No record or group of any norm exceeds the bound; some attain it."""
     rng, n, best = np.random.default_rng(1), each or 1, 0.0
-    public = (0.5, 1.0) if release == "products" else (0.5,)
 
     def asked(*units):
         X, y = map(np.vstack, zip(*units, strict=True))
         ids = None if each is None else np.arange(len(X)) // n
-        return getattr(query_of(X, y, adjacency=adjacency, ids=ids), release)(*public)
+        query = query_of(X, y, adjacency=adjacency, ids=ids)
+        if release == "products":
+            return query.products(0.5, 1.0)
+        return (query.of_group_means() if release == "sums of means" else query).target_sums(0.5)
 
     for span, size in itertools.product(((-3, 0), (0, 3)) * 10, (1, n)):
         X = np.ones((n, 1)) * rng.standard_normal(3) * 10.0 ** rng.uniform(*span, (size, 1))
@@ -364,6 +366,7 @@ QUESTIONS = {
     "target distances": lambda q: q.target_distances(0, 1.0).above(0.5),
     "target sums": lambda q: q.target_sums(0.5),
     "gains": lambda q: q.gains(CUTS, MODEL).target_sums(0.0),
+    "means of groups": lambda q: q.of_group_means().target_sums(0.0),
     "regression": lambda q: q.regression(0.5, 1.0),
 }
 
@@ -419,6 +422,9 @@ PLACES = {
         q.places().weighted(w).distances(np.zeros(3), np.ones((3, 1))).ranks(np.zeros(3, int))
     ),
     "far targets": lambda q, w: q.target_distances(0, 0.0).above(0.4 * w[2]),
+    "means": lambda q, w: (
+        q.of_group_means().targets().weighted(w[2:]).grid(np.zeros((1, 1))).ranks(np.zeros(1, int))
+    ),
 }
 
 
@@ -447,6 +453,31 @@ def test_ranks_of_columns_and_targets_hold_and_are_attained(ask, each, adjacency
     before = moved if adjacency == "replace" else moved[:1]
     change = np.sqrt(((moved[:, None] - before) ** 2.0).sum(axis=2)).max() / bound.l2_steps(step)
     assert 0.97 <= change <= 1
+
+
+@pytest.mark.parametrize("n_targets", [1, 2])
+def test_means_of_groups_are_of_their_own_rows_alone(n_targets, rng):
+    """Bit by bit, whatever groups share their batch: of any sizes, numbers and order."""
+    sizes = [1, 2, 3, 9000, 3, 2, 9000, 17]
+    ids = np.repeat(np.arange(8), sizes)
+    y = rng.standard_normal((len(ids), n_targets)) * 10.0 ** rng.integers(-9, 9, (len(ids), 1))
+    y[ids == 4] = np.finfo(float).max  # three thirds of it may be infinite: said nowhere
+
+    def means(kept):
+        made = query_of(np.zeros((len(ids), 1))[kept], y[kept], ids=ids[kept]).of_group_means()
+        return {
+            float(block.targets[at, 0]): block.targets[at]
+            for block in made._source.blocks()
+            for at in range(len(block.targets))
+        }
+
+    together = means(np.full(len(ids), True))
+    assert len(together) == 8
+    for i in range(8):
+        ((first, alone),) = means(ids == i).items()
+        np.testing.assert_array_equal(together[first], alone)
+        if i != 4:
+            np.testing.assert_allclose(alone, np.mean(y[ids == i], axis=0), rtol=1e-6, atol=1e-4)
 
 
 def test_a_group_has_the_targets_of_all_of_its_rows():

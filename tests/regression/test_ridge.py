@@ -198,6 +198,19 @@ def test_few_records_predict_no_worse_than_about_their_mean():
     assert np.quantile(scores, 0.1) > -1  # a target of two bumps has its median a deviation off
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_few_groups_predict_the_mean_of_their_means(rng):
+    """Means of groups vary less than rows, so a search for the mean of all ends nearer to it."""
+    X, y = rng.standard_normal((1200, 3)), 50 + 4 * rng.standard_normal(1200)
+    off = []
+    for seed in range(12):
+        with seeded_entropy(seed):
+            model = DPRidge(privacy_unit="group").fit(X, y, groups=np.repeat(np.arange(60), 20))
+        assert not model.coef_.any()
+        off.append(abs(model.intercept_ - 50) / 4)
+    assert np.median(off) < 0.12
+
+
 def test_many_targets_and_bounds_for_each():
     X, Y = data(20000, q=3)
     Y = Y * [1.0, 100.0, 0.01]
