@@ -102,7 +102,7 @@ class RemoteView:
         return RemoteView(source.zipped(kept), self._change, self.n_features)
 
 
-def restricted(source: AnyRows, view: views.View, n_features: int) -> AnyRows:
+def restricted(source: AnyRows, view: views.RowView, n_features: int) -> AnyRows:
     """Return the rows under a public view, computed on the machine of the rows."""
     if is_remote(source):
         wrap = partial(views.ViewedRows, view=view, n_features=n_features)

@@ -235,7 +235,7 @@ class InTurn:
 # Rows under public views: minus a centre, or on some columns.
 
 
-View: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
+RowView: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
 
 
 # The cache of users' numbers for later passes. It has one public limit of memory, and never changes
@@ -279,7 +279,7 @@ class ViewedRows:
 
     _plain = True  # a view of plain blocks yields plain blocks
 
-    def __init__(self, source: RowSource, view: View, n_features: int) -> None:
+    def __init__(self, source: RowSource, view: RowView, n_features: int) -> None:
         self.source, self._view, self.n_features = source, view, n_features
 
     def n_rows(self) -> int:

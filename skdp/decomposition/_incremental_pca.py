@@ -460,10 +460,8 @@ class DPIncrementalPCA(
             return None, clip_norm, 0.0
         parts = {"count": 0.1, "center": 0.4, "center_search": 0.5}
         parts = {name: part * shares["start"] for name, part in parts.items()}
-        left = parts["count"]
-        if n is None:
-            left, n = 0.0, postprocess.released_count(*ask.count(share=parts["count"]))
-        noise = _base.row_noise(session, ask, n, clip_norm)
+        left = 0.0 if n is None else parts["count"]
+        noise = _base.row_noise(session, ask, n, clip_norm, parts["count"])
         before = parts["gram"] = of_moments(shares)
         place, clip_norm, parts, *_ = _centres.located(session, ask, noise, parts, **level)
         return place, clip_norm, left + parts["center"] + parts["gram"] - before

@@ -145,7 +145,7 @@ class FederatedSession:
 # public arguments, and refuses a step that its own budget does not cover.
 
 
-SMALLEST = 1e-100
+TINY = 1e-100
 
 Answers = Callable[[float], NDArray[Any]]
 Check = Callable[[Any, Argument], bool]  # (query, argument) -> acceptable
@@ -164,7 +164,7 @@ def is_positive(_: Any, value: Argument) -> bool:
 
 def is_scale(_: Any, value: Argument) -> bool:
     """Infinity, or a number whose square and small fractions are normal floats."""
-    return isinstance(value, float) and (SMALLEST < value < 1 / SMALLEST or value == math.inf)
+    return isinstance(value, float) and (TINY < value < 1 / TINY or value == math.inf)
 
 
 def is_matrix(query: Any, value: Argument) -> bool:
@@ -186,7 +186,7 @@ def _is_ordinary(value: Argument, n: int, most: int) -> bool:
         is_floats(value, 2)
         and len(value) == n
         and 1 <= value.shape[1] <= most
-        and SMALLEST < float(np.abs(value).max()) < 1 / SMALLEST
+        and TINY < float(np.abs(value).max()) < 1 / TINY
     )
 
 

@@ -193,7 +193,7 @@ def is_whitener(query: Any, value: Argument) -> bool:
     if not _clients.is_floats(value) or value.shape != (d, d):
         return False
     largest = np.abs(value.reshape(d, -1)).max(axis=1, keepdims=True)
-    if not (largest.min() > _clients.SMALLEST and largest.max() < 1 / _clients.SMALLEST):
+    if not (largest.min() > _clients.TINY and largest.max() < 1 / _clients.TINY):
         return False
     return bool(np.linalg.cond(value / largest) < _MOST_CONDITION)
 
@@ -211,7 +211,7 @@ def is_units(query: Any, value: Argument) -> bool:
     return (
         _clients.is_array(value, 1)
         and len(value) == query.n_features
-        and bool(np.all(value > _clients.SMALLEST))
+        and bool(np.all(value > _clients.TINY))
     )
 
 
@@ -235,7 +235,7 @@ def is_rules(_: Any, value: Argument) -> bool:
 
 def is_level_bound(_: Any, value: Argument) -> bool:
     """A positive number that is neither tiny nor huge."""
-    return isinstance(value, float) and _clients.SMALLEST <= value <= 1 / _clients.SMALLEST
+    return isinstance(value, float) and _clients.TINY <= value <= 1 / _clients.TINY
 
 
 def _given(check: Any) -> Any:

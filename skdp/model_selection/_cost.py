@@ -17,7 +17,7 @@ from skdp.base import BaseDPEstimator, change_of
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._proven import inner_steps
 from skdp.model_selection._scorers import PrivateScorer
-from skdp.model_selection._splitters import held_by, resolved_splitter
+from skdp.model_selection._splitters import resolved_splitter, sets_of
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import PrivacySpent, aligned, html_table
@@ -338,7 +338,7 @@ def search_cost(
         raise PrivacyError(f"guarantees for different units do not compose. Got {kinds}")
     ((unit, adjacency),) = kinds
     splitter = resolved_splitter(search.cv if counted else cv, estimator)
-    held, scored = held_by(splitter, n_samples, groups, unit, adjacency)
+    held, scored = sets_of(splitter, n_samples, groups, unit, adjacency)
     n_splits = getattr(splitter, "n_splits", None)  # without the number of rows
     if n_splits is None:
         n_splits = splitter.get_n_splits([0] * int(n_samples), None, groups)

@@ -212,7 +212,7 @@ def _refuse(cv, why):
     )
 
 
-def held_by(cv, n_samples, groups, unit, adjacency):
+def sets_of(cv, n_samples, groups, unit, adjacency):
     """Return (t, s): the largest numbers of training and of test sets that hold one unit.
 
     Refused where one unit can move others between folds: with "add_remove" all folds cut by

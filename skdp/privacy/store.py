@@ -99,11 +99,11 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-Place: TypeAlias = tuple[int, str]  # number and hash of a record
-START: Final[Place] = 0, ""
+Position: TypeAlias = tuple[int, str]  # number and hash of a record
+START: Final[Position] = 0, ""
 
 
-def _in_slot(data: bytes) -> Place:
+def _in_slot(data: bytes) -> Position:
     """Return the marker in a slot, or `START` if the slot is damaged."""
     text, _, written = data.rstrip().rpartition(b" ")
     if chained("", text).encode() != written:
@@ -151,16 +151,16 @@ class _Lock:
             raise PrivacyError(f"{self.path} is closed, or was opened by another process.")
         return self._descriptor
 
-    def marker(self) -> Place:
+    def marker(self) -> Position:
         """Return the number and hash of the last record, as noted in the newer slot."""
         return max(self._slots())
 
-    def _slots(self) -> list[Place]:
+    def _slots(self) -> list[Position]:
         os.lseek(self.opened(), 0, os.SEEK_SET)
         data = os.read(self.opened(), 2 * _SLOT_BYTES)
         return [_in_slot(data[:_SLOT_BYTES]), _in_slot(data[_SLOT_BYTES:])]
 
-    def mark(self, place: Place) -> None:
+    def mark(self, place: Position) -> None:
         """Write a marker to the older slot and sync it; the other slot stays intact meanwhile."""
         text, slots = f"{place[0]} {place[1]}".encode(), self._slots()
         slot = b"%s %s" % (text, chained("", text).encode())
@@ -201,7 +201,7 @@ class _Lock:
 
 _TABLE = "CREATE TABLE lines (number INTEGER PRIMARY KEY, line BLOB, hash TEXT)"
 _AFTER = "SELECT number, CAST(line AS BLOB), hash FROM lines WHERE number > ? ORDER BY number"
-_SEEN: dict[str, Place] = {}  # path -> last record seen there
+_SEEN: dict[str, Position] = {}  # path -> last record seen there
 
 
 def chained(before: str, record: bytes) -> str:
@@ -209,7 +209,7 @@ def chained(before: str, record: bytes) -> str:
     return hashlib.sha256(b"%s\n%s" % (before.encode(), record)).hexdigest()
 
 
-def verify(rows: Iterable[tuple[int, bytes, str]], name: str, place: Place = START) -> None:
+def verify(rows: Iterable[tuple[int, bytes, str]], name: str, place: Position = START) -> None:
     """Raise unless these rows continue the chain after the record at `place`."""
     number, head = place
     for at, record, written in rows:
@@ -231,7 +231,7 @@ class Chain:
         self.last = _end_of(file, "DESC")
         self.added = False
 
-    def check_has(self, place: Place) -> None:
+    def check_has(self, place: Position) -> None:
         """Raise if a record that is known to have been written is missing from the file."""
         number, head = place
         gone = number < _end_of(self._file, "ASC")[0]
@@ -243,7 +243,7 @@ class Chain:
                 "Restore the newest file, or use another path."
             )
 
-    def after(self, place: Place) -> list[tuple[bytes, str]]:
+    def after(self, place: Position) -> list[tuple[bytes, str]]:
         """Return the records that follow one, verified, each with its hash."""
         rows = self._file.execute(_AFTER, place[:1]).fetchall()
         verify(rows, self._name, place)
@@ -288,7 +288,7 @@ class Chain:
         return [record for record, _ in self.after(_end_of(self._file, "ASC"))]
 
 
-def _end_of(file: sqlite3.Cursor, order: str) -> Place:
+def _end_of(file: sqlite3.Cursor, order: str) -> Position:
     """Return the first or the last place; START if there are no records."""
     found = file.execute(f"SELECT number, hash FROM lines ORDER BY number {order} LIMIT 1")
     return found.fetchone() or START
@@ -352,7 +352,7 @@ class Store:
                 f"and nothing may be fitted: {error}."
             ) from error
 
-    def _known(self, chain: Chain, marker: Place) -> tuple[Place, ...]:
+    def _known(self, chain: Chain, marker: Position) -> tuple[Position, ...]:
         return marker, _SEEN.get(self.path, START)
 
     def _remember(self, chain: Chain, lock: _Lock) -> None:
@@ -410,7 +410,7 @@ class CacheStore(Store):
         with self.closed_by_errors():
             self._lock.take(0.0)
 
-    def _known(self, chain: Chain, marker: Place) -> tuple[Place, ...]:
+    def _known(self, chain: Chain, marker: Position) -> tuple[Position, ...]:
         return () if chain.last == START else super()._known(chain, marker)
 
     @contextmanager

@@ -426,7 +426,7 @@ class TangentQuery(SumQuery):
 
 
 @dataclass(frozen=True)
-class _Terms:
+class _GroupTerms:
     """The terms of a batch of groups, from public numbers alone, so that it may be sent.
 
     Sums over rows are exact integers, in units of `square`, so that no bit depends on their order,
@@ -499,8 +499,8 @@ class GroupTangentQuery(TangentQuery):
     def _measured(self) -> Callable[[Any], FloatArray]:
         return self._terms(self.clip_norm * GROUP_UNIT).sizes
 
-    def _terms(self, unit: float) -> _Terms:
-        return _Terms(self._V, self._grid, self._removed, GroupMap(self.clip_norm, unit))
+    def _terms(self, unit: float) -> _GroupTerms:
+        return _GroupTerms(self._V, self._grid, self._removed, GroupMap(self.clip_norm, unit))
 
     def product(self, clip_level: float) -> Bounded:
         """Return the sum of w M, w = min(1, clip_level / ||M||_F).

@@ -224,7 +224,7 @@ def marchenko_pastur(
 
 # A decomposition is faster than products up to so many columns, and for more eigenpairs than one in
 # so many. Dense products are, from so many filled cells on.
-_SMALL, _FEW, FILLED = 500, 10, 0.03
+_SMALL, _FEW, MOSTLY_ZERO = 500, 10, 0.03
 
 
 def is_small(n: int, k: int) -> bool:
@@ -264,7 +264,7 @@ def leading_pairs(M: Any, k: int, *, rough: bool = False) -> tuple[FloatArray, F
     if isinstance(M, np.ndarray) and (is_small(n, wide) or not M.any()):
         return top_eigenpairs(M, k)
     M = M.astype(np.float32) if rough and isinstance(M, np.ndarray) else M
-    if isinstance(M, np.ndarray) and np.count_nonzero(M) < FILLED * M.size:
+    if isinstance(M, np.ndarray) and np.count_nonzero(M) < MOSTLY_ZERO * M.size:
         M = sp.csr_array(M)  # most of it is zero: a product reads less
     values, vectors = eigsh(M, min(k, n - 1), which="LA", tol=1e-4, v0=np.ones(n, M.dtype))
     order = np.argsort(-values, kind="stable")

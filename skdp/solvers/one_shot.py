@@ -187,7 +187,7 @@ def _weighted_moment(Y: Any, noise_scale: float, floor: float) -> _Moment:
 
 def _weighted_gram(Y: Any, weights: FloatArray) -> FloatArray:
     m, n = Y.shape
-    if Y.nnz <= linalg.FILLED * m * n:
+    if Y.nnz <= linalg.MOSTLY_ZERO * m * n:
         return np.asarray((Y.T @ (sp.diags_array(weights) @ Y)).toarray(), np.float64)
     roots = np.sqrt(weights)[:, None]
     M = np.zeros((n, n))

@@ -80,11 +80,11 @@ class _Noisy(NamedTuple):
 
 
 Candidate = Callable[[_Noisy, int], FloatArray]
-Part = Callable[[np.random.Generator, float], FloatArray] | None
+Draw = Callable[[np.random.Generator, float], FloatArray] | None
 
 
 def chosen_subspace(
-    A: FloatArray, noise_scale: float, k: int, known: FloatArray | None = None, part: Part = None
+    A: FloatArray, noise_scale: float, k: int, known: FloatArray | None = None, part: Draw = None
 ) -> FloatArray:
     """Return the candidate subspace of a moment of sparse rows with the best score by thinning.
 
@@ -109,7 +109,7 @@ def chosen_subspace(
 
 
 def _scores(
-    released: _Noisy, candidates: list[Candidate], k: int, rng: np.random.Generator, part: Part
+    released: _Noisy, candidates: list[Candidate], k: int, rng: np.random.Generator, part: Draw
 ) -> FloatArray:
     """Return the score of each candidate: fitted on one thinned moment, evaluated on the other."""
     A, noise_scale, ratio = released.moment, released.noise_scale, 1 + _THINNING**2

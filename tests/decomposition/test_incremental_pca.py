@@ -193,6 +193,19 @@ def test_a_start_goes_by_the_released_number_of_rows():
         assert np.array_equal(model.partial_fit(FAR).mean_, place)
 
 
+def test_a_start_knows_the_noise_of_its_count(monkeypatch):
+    """Sums about a centre that is moved by a noisy number of rows are that much less sure."""
+    known, located = [], _incremental_pca._centres.located
+    spy = lambda session, ask, noise, *rest, **level: (  # noqa: E731
+        known.append(noise), located(session, ask, noise, *rest, **level)
+    )[1]  # fmt: skip
+    monkeypatch.setattr(_incremental_pca._centres, "located", spy)
+    with testing.record_transcript() as answers:
+        DPIncrementalPCA(1, epsilon=2.0).partial_fit(FAR[:300])
+    first = next(opening for opening in answers if opening.bound.name == "count")
+    assert known[0].n_noise == first.noise_scale > 0
+
+
 @pytest.mark.parametrize("center", ["none", np.ones(5)])
 def test_a_given_centre_needs_no_start_search(center):
     assert "row_sum" not in shares_of(

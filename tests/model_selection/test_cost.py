@@ -38,7 +38,7 @@ from skdp.model_selection import (
     search_cost,
 )
 from skdp.model_selection._cost import planned_fit
-from skdp.model_selection._splitters import held_by
+from skdp.model_selection._splitters import sets_of
 from skdp.privacy.accounting.losses import (
     Loss,
     delta_from_losses,
@@ -319,8 +319,8 @@ def test_a_row_may_not_be_twice_in_a_training_set():
 def test_a_change_of_some_norm_has_parts_in_all_folds(unit):
     """K copies of a row: the change of the whole is sqrt(K) times that in each fold, for K - 1."""
     for cv in (IndependentKFold(4), KFold(4), LeaveOneOut()):
-        assert held_by(cv, 4, None, unit, "zero_out") == (4, 4)
-    assert held_by(IndependentKFold(4), 4, None, "group", "add_remove") == (4, 4)  # rows are drawn
+        assert sets_of(cv, 4, None, unit, "zero_out") == (4, 4)
+    assert sets_of(IndependentKFold(4), 4, None, "group", "add_remove") == (4, 4)  # rows are drawn
     if unit != "edge":
         svd = skdp.DPTruncatedSVD(1, privacy_unit=unit, unit_bound=2.0, epsilon=0.5)
         assert search_cost(grid(IndependentKFold(4), svd), 90).held == 4
@@ -331,13 +331,13 @@ def test_a_unit_is_counted_where_most_sets_hold_it():
         (LeaveOneOut(), (49, 1)), (TimeSeriesSplit(4), (4, 1)),
         (RepeatedKFold(n_splits=3, n_repeats=2), (4, 2)),
     ):  # fmt: skip
-        assert held_by(cv, 50, None, "row", "replace") == held
+        assert sets_of(cv, 50, None, "row", "replace") == held
     drawn = GroupShuffleSplit(4, test_size=1, train_size=1, random_state=None)
-    assert held_by(drawn, 9, np.arange(9), "label", "replace") == (4, 4)
-    assert held_by(GroupKFold(3), 9, np.arange(9), "label", "replace") == (2, 1)
+    assert sets_of(drawn, 9, np.arange(9), "label", "replace") == (4, 4)
+    assert sets_of(GroupKFold(3), 9, np.arange(9), "label", "replace") == (2, 1)
     for name in (name for name in dir(model_selection) if "Stratified" in name):
         cv = getattr(model_selection, name)()
-        refuses(skdp.PrivacyError, "of others", held_by, cv, 9, np.arange(9), "label", "replace")
+        refuses(skdp.PrivacyError, "of others", sets_of, cv, 9, np.arange(9), "label", "replace")
 
 
 ADDED_GROUP = "group", "add_remove"
@@ -347,10 +347,10 @@ def test_folds_of_a_known_seed_move_with_a_row_or_a_group_in_front():
     for state in (0, np.random.default_rng(0), np.random.RandomState(0)):
         cv = IndependentKFold(3, random_state=state)
         refuses(skdp.PrivacyError, "random_state=None", search_cost, pca(), 50, cv=cv)
-        refuses(skdp.PrivacyError, "random_state=None", held_by, cv, 9, np.arange(9), *ADDED_GROUP)
+        refuses(skdp.PrivacyError, "random_state=None", sets_of, cv, 9, np.arange(9), *ADDED_GROUP)
         assert search_cost(pca(adjacency="replace"), 50, cv=cv).held == 2
     for cv in (LeaveOneGroupOut(), WithinGroupKFold(3)):
-        refuses(skdp.PrivacyError, "folds of others", held_by, cv, 9, np.arange(9), *ADDED_GROUP)
+        refuses(skdp.PrivacyError, "folds of others", sets_of, cv, 9, np.arange(9), *ADDED_GROUP)
     refuses(ValueError, "depend on 'n_samples'", search_cost, pca(adjacency="replace"), cv=5)
 
 

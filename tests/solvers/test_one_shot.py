@@ -189,7 +189,7 @@ def test_the_operator_is_the_dense_moment(monkeypatch, rng):
     operator = one_shot._weighted_moment(Y, s, 8.0).value
     np.testing.assert_allclose(operator @ v, dense @ v, rtol=1e-9)
     monkeypatch.undo()
-    monkeypatch.setattr(one_shot.linalg, "FILLED", 0.9)
+    monkeypatch.setattr(one_shot.linalg, "MOSTLY_ZERO", 0.9)
     np.testing.assert_allclose(one_shot._weighted_moment(Y, s, 8.0).value, dense, rtol=1e-9)
 
 

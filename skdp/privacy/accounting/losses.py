@@ -152,7 +152,7 @@ def largest_mu(curve: Curve, delta: float, low: float) -> float:
 # f.
 
 
-Terms = tuple[tuple[float, tuple[int, ...]], ...]
+SketchParts = tuple[tuple[float, tuple[int, ...]], ...]
 
 _TAIL = 1e-20  # probability beyond the cells of one chi-square
 _CELLS = 400
@@ -182,7 +182,7 @@ class SketchMixture:
         Index of the one term that a ledger line stands for; None is the whole group.
     """
 
-    terms: Terms
+    terms: SketchParts
     part: int | None = None
 
     def __float__(self) -> float:
@@ -253,7 +253,7 @@ def renyi_delta(divergence: FloatArray, epsilon: float) -> float:
 
 
 @lru_cache(maxsize=1024)  # all servers of a group compute the same
-def _mixture_delta(terms: Terms, epsilon: float) -> float:
+def _mixture_delta(terms: SketchParts, epsilon: float) -> float:
     if epsilon == math.inf:
         return 0.0
     total = math.fsum(mu**2 for mu, _ in terms)
@@ -289,7 +289,7 @@ def _steepest(epsilon: float) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=64)
-def _law(weights: Terms) -> tuple[FloatArray, FloatArray, float]:
+def _law(weights: SketchParts) -> tuple[FloatArray, FloatArray, float]:
     """Return points, masses and the mean beyond them of the sum of weight times product."""
     points, mass, beyond = np.zeros(1), np.ones(1), 0.0
     for weight, degrees in weights:

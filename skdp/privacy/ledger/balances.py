@@ -16,7 +16,7 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting.losses import as_number
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.gate.bounds import PrivacyBudget
-from skdp.privacy.ledger.filters import Cap, Divergence, EpsilonDelta, Seen, Sum, spent_losses
+from skdp.privacy.ledger.filters import Cap, Divergence, EpsilonDelta, Sum, UnitFits, spent_losses
 from skdp.privacy.ledger.fits import LedgerFit, Part, budget_losses
 from skdp.units import ADJACENCIES, UNITS, unit_named
 
@@ -257,7 +257,7 @@ class Balance:
         return [part for part in self._sums if part is not None]
 
     # -- costs -----------------------------------------------------------------------------
-    def _seen(self, *more: LedgerFit) -> Iterator[Seen]:
+    def _fits_of_units(self, *more: LedgerFit) -> Iterator[UnitFits]:
         """Yield the fits that one unit is in, for each choice of one part for each rule."""
         sums = reduce(_with, more, self._sums)
         oldest = next(iter((*islice(self.entries.values(), 1), *more)), None)
@@ -265,11 +265,11 @@ class Balance:
         for whole in one_part_each(sums):
             later = whole if first is None else whole.plus(_sum_of(first), -1)
             losses = () if first is None else first.fixed() if later.charged else first.losses
-            yield Seen(losses, later, whole.drawn)
+            yield UnitFits(losses, later, whole.drawn)
 
     def affords(self, *more: LedgerFit) -> bool:
         """Return whether all fits so far and `more` stay within the budget."""
-        return all(map(self.terms.cap.affords, self._seen(*more)))
+        return all(map(self.terms.cap.affords, self._fits_of_units(*more)))
 
     def remaining(self, delta: float | None = None, part: Part | None = None) -> float:
         """Return the largest epsilon that one more fit can have; see `PrivacyLedger.remaining`."""
@@ -286,13 +286,13 @@ class Balance:
         """Return the receipt of everything so far, open fits with their whole budget."""
         cap = self.terms.cap
         delta = cap.delta if delta is None else as_number("'delta'", delta, high=1.0)
-        priced = ((cap.epsilon(seen, delta), seen) for seen in self._seen())
-        epsilon, seen = max(priced, key=itemgetter(0))
+        priced = ((cap.epsilon(fits, delta), fits) for fits in self._fits_of_units())
+        epsilon, fits = max(priced, key=itemgetter(0))
         unit, adjacency = self._meaning()
         seeded = any(fit.seeded for fit in self.entries.values())
         meaning = adjacency or ADJACENCIES[0], unit or next(iter(UNITS))
-        losses = spent_losses(seen.first, seen.later)
-        return PrivacySpent(epsilon, delta, losses, *meaning, seeded, seen.distance(), _COVERS)
+        losses = spent_losses(fits.first, fits.later)
+        return PrivacySpent(epsilon, delta, losses, *meaning, seeded, fits.distance(), _COVERS)
 
     # -- what a fit protects ---------------------------------------------------------------
     def check_kind(self, fit: LedgerFit) -> None:

@@ -263,7 +263,7 @@ _ROUND = 1 + 2.0**-48  # sums of floats
 USUAL_DELTA = 1e-6  # of estimators, and of a report whose cap has no delta
 
 
-class Seen(NamedTuple):
+class UnitFits(NamedTuple):
     """The fits that one unit is in: the first, the sum of later ones, and how many draw noise."""
 
     first: Losses
@@ -301,20 +301,20 @@ class EpsilonDelta:
         limit = min(epsilon, math.log(room)) if room > 1 else 0.0
         return limit, math.nextafter(delta - noise.sampler_delta(limit, fits * MAX_DRAWS), -1.0)
 
-    def affords(self, seen: Seen) -> bool:
+    def affords(self, fits: UnitFits) -> bool:
         """Whether (epsilon, delta) covers the fits."""
-        limit, left = self.limits(seen.drawn)
+        limit, left = self.limits(fits.drawn)
         if self.delta == 0:  # the epsilons of pure fits add up in floats
-            return seen.whole().epsilon() <= limit * _ROUND
-        return spent_delta(seen.first, seen.later, limit, self._whole) <= left
+            return fits.whole().epsilon() <= limit * _ROUND
+        return spent_delta(fits.first, fits.later, limit, self._whole) <= left
 
-    def epsilon(self, seen: Seen, delta: float) -> float:
+    def epsilon(self, fits: UnitFits, delta: float) -> float:
         """Return the epsilon of fits at a delta."""
         if delta != self.delta:
-            return _epsilon_at(seen, delta, self._whole)
-        limit, left = self.limits(seen.drawn)
-        epsilon = spent_epsilon(seen.first, seen.later, left, self._whole)
-        return min(epsilon, limit) if self.affords(seen) else epsilon
+            return _epsilon_at(fits, delta, self._whole)
+        limit, left = self.limits(fits.drawn)
+        epsilon = spent_epsilon(fits.first, fits.later, left, self._whole)
+        return min(epsilon, limit) if self.affords(fits) else epsilon
 
     def text(self) -> str:
         """Return the budget as text."""
@@ -339,9 +339,9 @@ class Divergence:
         others = (count * (rho_of([loss]) or 0.0) for loss, count in whole.others.items())
         return math.fsum([rho_of(whole.losses()[:1]) or 0.0, *others])
 
-    def affords(self, seen: Seen) -> bool:
+    def affords(self, fits: UnitFits) -> bool:
         """Whether the fits sum to at most the limit."""
-        whole = seen.whole()
+        whole = fits.whole()
         for kind in ("delta", "sketch"):
             if kind in whole.kinds:
                 raise PrivacyError(
@@ -350,9 +350,9 @@ class Divergence:
                 )
         return self._total(whole) <= self.limit * _ROUND
 
-    def epsilon(self, seen: Seen, delta: float) -> float:
+    def epsilon(self, fits: UnitFits, delta: float) -> float:
         """Return the epsilon of fits at a delta."""
-        return _epsilon_at(seen, delta, (self.ceiling, delta))  # it has no sketches
+        return _epsilon_at(fits, delta, (self.ceiling, delta))  # it has no sketches
 
     def text(self) -> str:
         """Return the budget as text."""
@@ -362,8 +362,8 @@ class Divergence:
 Cap: TypeAlias = EpsilonDelta | Divergence  # the budget of a ledger
 
 
-def _epsilon_at(seen: Seen, delta: float, budget: tuple[float, float]) -> float:
+def _epsilon_at(fits: UnitFits, delta: float, budget: tuple[float, float]) -> float:
     """Return the epsilon of fits at any delta; `budget` fixes an order of Renyi divergences."""
     return joint_epsilon(
-        lambda left: spent_epsilon(seen.first, seen.later, left, budget), delta, seen.distance()
+        lambda left: spent_epsilon(fits.first, fits.later, left, budget), delta, fits.distance()
     )

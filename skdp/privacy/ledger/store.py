@@ -23,7 +23,7 @@ from skdp.privacy.accounting.plain_data import loss_from_state, loss_state
 from skdp.privacy.ledger.balances import IS_SPENT, Balance, Terms, check_part, part_of
 from skdp.privacy.ledger.filters import late_kind
 from skdp.privacy.ledger.fits import LedgerFit, Part, multiplied, new_token
-from skdp.privacy.store import START, Chain, Place, Store, is_database, verify
+from skdp.privacy.store import START, Chain, Position, Store, is_database, verify
 
 # The book of a ledger: its entries, and how they change. One change at a time, or none.
 
@@ -165,7 +165,7 @@ Line: TypeAlias = dict[str, Any]
 
 FORMAT = "skdp ledger 3"
 _FORM = int.from_bytes(b"skL3")
-_LOSSES = ("losses", "promised")
+_LOSS_FIELDS = ("losses", "promised")
 
 
 def line_as_record(line: Line) -> bytes:
@@ -173,7 +173,7 @@ def line_as_record(line: Line) -> bytes:
     return json.dumps(line, sort_keys=True).encode()
 
 
-class Change(NamedTuple):
+class FitUpdate(NamedTuple):
     """One line about a fit: its state from then on (None: it cost nothing)."""
 
     at: str
@@ -188,13 +188,13 @@ class Dataset:
     name: str
     terms: Terms
     token: str
-    changes: list[Change] = field(default_factory=list)
+    changes: list[FitUpdate] = field(default_factory=list)
     last: int = 0  # number of a fit in use: that of one that cost nothing is not used again
 
     def __post_init__(self) -> None:
         self.now = Balance(self.terms, {})
 
-    def take(self, change: Change) -> None:
+    def take(self, change: FitUpdate) -> None:
         """Take in one more change."""
         self.changes.append(change)
         self.last = max(self.last, change.number)
@@ -225,7 +225,7 @@ class Registry:
             dataset = Dataset(line["dataset"], Terms(**line["terms"]), line["token"])
             self.datasets[dataset.name] = dataset
         elif "fit" in line:
-            change = Change(line["at"], line["number"], _fit_from_state(line["fit"]))
+            change = FitUpdate(line["at"], line["number"], _fit_from_state(line["fit"]))
             self.datasets[line["dataset"]].take(change)
 
     def read(self, chain: Chain, *, whole: bool = False) -> None:
@@ -242,7 +242,7 @@ class Registry:
         self.take(record, chain.add(record))
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Position:
         """The number and the hash of the last line."""
         return len(self.lines), self.file_hash
 
@@ -347,7 +347,7 @@ def add_dataset(registry: Registry, chain: Chain, name: str | None, terms: Terms
 def fit_state(fit: LedgerFit) -> dict[str, Any]:
     """Return a fit as plain data."""
     state: dict[str, Any] = {each.name: getattr(fit, each.name) for each in fields(fit)}
-    for name in _LOSSES:
+    for name in _LOSS_FIELDS:
         state[name] = [loss_state(loss) for loss in state[name]]
     return state | {"part": fit.part and asdict(fit.part)}
 
@@ -355,7 +355,7 @@ def fit_state(fit: LedgerFit) -> dict[str, Any]:
 def _fit_from_state(state: dict[str, Any] | None) -> LedgerFit | None:
     if state is None:
         return None
-    losses = {name: tuple(loss_from_state(*loss) for loss in state[name]) for name in _LOSSES}
+    losses = {name: tuple(loss_from_state(*loss) for loss in state[name]) for name in _LOSS_FIELDS}
     part = state.get("part")
     parts = part and Part(part["key"], tuple(part["parts"]), part["name"], part["whole_groups"])
     return LedgerFit(**(state | losses | {"part": parts}))
