@@ -36,8 +36,8 @@ class PipelineProblem(NamedTuple):
     kind : str
         "not verified" (not in the table of tested steps), "after" (the same, and it receives exact
         projections of private rows), "not private" (no step is, or one has no noise), "unit" (the
-        privacy unit changes, or differs between steps) or "holds private" (the fitted object
-        contains more than was released).
+        privacy unit changes, or differs between steps), "holds private" (the fitted object contains
+        more than was released) or "refused" (a search whose parameters `fit` refuses).
     message : str
         What is wrong.
     remedy : str
@@ -218,6 +218,11 @@ class _Walk:
         self.assumptions += inner.assumptions
         if not inner.private:
             self.add(name, "not private", "its estimator has no private step.", "Add one.")
+        elif not inner.problems:
+            try:
+                search._checked()
+            except (PrivacyError, TypeError, ValueError) as error:
+                self.add(name, "refused", "its fit would raise an error.", str(error))
         return bool(inner.private)
 
 

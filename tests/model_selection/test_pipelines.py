@@ -371,6 +371,19 @@ def test_what_a_search_may_put_in_the_place_of_a_step():
     assert not kinds(DPGridSearchCV(pipe, {"scale": [RowClipper(), "passthrough"]}, SCORER))
 
 
+@pytest.mark.parametrize(
+    ("params", "remedy"),
+    [({"scoring": None}, "public 'target_bounds'"), ({"cv": 3}, "Leave 'cv' at None")],
+)
+def test_a_search_that_fit_refuses_is_no_private_pipeline(params, remedy):
+    search = DPGridSearchCV(make_pipeline(RowClipper(), DPRidge()), {}, SCORER)
+    assert not kinds(search)
+    assert kinds(search.set_params(**params)) == [("DPGridSearchCV", "refused")]
+    assert remedy in check_pipeline(search).problems[0].remedy
+    inner = make_pipeline(RowClipper(), search)
+    assert kinds(inner) == [("dpgridsearchcv", "refused")]
+
+
 def test_derived_classes():
     """A search is looked into; a private estimator is taken on trust."""
     assert kinds(_OwnSearch(make_pipeline(StandardScaler(), DPRidge()), {}, SCORER))
