@@ -74,12 +74,14 @@ def statistics(X, facts, n_jobs=None):
 
 
 def decoded(group):
-    """Return the answers of streams after what each query says of its own: public maps."""
+    """Return the answers of the streams, decoded by the queries: public maps that read no row."""
     facts = group.notes["facts"]
-    nobody = np.zeros((0, facts["d"]))
-    nothing = statistics(GroupRows(nobody, {}, np.arange(0)) if facts["persons"] else nobody, facts)
+    no_rows = np.zeros((0, facts["d"]))
+    if facts["persons"]:
+        no_rows = GroupRows(no_rows, {}, np.arange(0))
+    queries = statistics(no_rows, facts)
     return {
-        name: nothing[name].decoded(answer, group.streams[name].step)
+        name: queries[name].decoded(answer, group.streams[name].step)
         for name, answer in group.answers().items()
     }
 

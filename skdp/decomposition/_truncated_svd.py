@@ -351,7 +351,7 @@ class DPTruncatedSVD(
         if "center" in shares:
             ask, noise, shares, sums = _centres.about_zero(session, ask, noise, shares, d)
             about_mean = isinstance(ask, _centres.AboutZero)
-        # Rows that would be screened have a share of their sums only without noise.
+        # The screened route releases sums on its way; without noise no rows are screened.
         elif route != "screened" or session.budget.exact:
             sums = ask.sums(share=shares.get("row_sum", shares["subspace"] / 2))
         total, total_noise = abs(float(sums.value.sum())), sums.noise_scale * math.sqrt(d)

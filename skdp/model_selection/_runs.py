@@ -160,7 +160,7 @@ class Runs:
         return max(runs, key=lambda run: run.total)  # the first of equal ones
 
     def _run(self, *run):
-        """Fit and score one candidate; nobody hears its warnings, whatever other threads do."""
+        """Fit and score one candidate; its warnings are kept in the run, and shown to no thread."""
         with no_warnings():
             return unheard(self._run_here, *run)
 

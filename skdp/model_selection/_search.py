@@ -128,10 +128,10 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
             The fitted search.
         """
         candidates = self._checked()
-        if not is_dask_array(X):  # which is an array to a score
+        if not is_dask_array(X):  # a score reads its blocks as one array
             refuse_blocks(self, X, "to score each row")
         if getattr(y, "ndim", 1) == 2 and not get_tags(self).target_tags.multi_output:
-            y = column_or_1d(y, warn=True)  # here, as nobody hears what a run warns of
+            y = column_or_1d(y, warn=True)  # here: warnings inside a run are not shown
         self._warn_of_other_budgets(candidates)
         plan = self._plan(candidates)
         meaning = self._checked_meaning(candidates, fit_params)

@@ -62,6 +62,17 @@ def rounded_release(
     return Bounded(bound, lambda step: to_grid(compute(), step))
 
 
+def projected_gram(rows: Callable[[], Any], X: FloatArray, l2: float, error: float) -> Bounded:
+    """Bound X'R'R X of private rows R and a public X."""
+
+    def compute() -> Any:
+        P = rows() @ X
+        return P.T @ P
+
+    square = (X.shape[1], X.shape[1])
+    return rounded_release("projected_gram", square, l2, error, compute, symmetric=True)
+
+
 def largest_two(values: FloatArray) -> tuple[float, float]:
     """Return the largest and the second largest of non-negative values (0 where there is none)."""
     padded = np.concatenate([values, np.zeros(2)])
@@ -603,12 +614,6 @@ class EntryRowQuery(PrivateQuery):
     def ritz(self, V: FloatArray) -> Bounded:
         """Return V'A'A V: ||V'E V||_F <= ||V||_2^2 ||E||_F for the change E of A'A."""
         V = np.asarray(V, np.float64)
-        spectral, k = float(of_public(np.linalg.norm, V, 2)) ** 2, V.shape[1]
-
-        def compute() -> Any:
-            P = self._clipped_rows() @ V
-            return P.T @ P
-
-        l2 = moment_change(self.unit, self.clip_norm) * spectral
+        l2 = moment_change(self.unit, self.clip_norm) * float(of_public(np.linalg.norm, V, 2)) ** 2
         error = self._error() * float(np.linalg.norm(V)) ** 2
-        return rounded_release("projected_gram", (k, k), l2, error, compute, symmetric=True)
+        return projected_gram(self._clipped_rows, V, l2, error)

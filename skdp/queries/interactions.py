@@ -34,7 +34,7 @@ from skdp.data.histories import MARGIN, binary_rows, history_rows, with_unit_pai
 from skdp.data.integers import exact_map, off_grid, on_grid
 from skdp.data.numbers import restricted
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
-from skdp.queries.entries import largest_two, rounded_release
+from skdp.queries.entries import largest_two, projected_gram, rounded_release
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import Neighbours, SumQuery, to_grid
 from skdp.solvers.linalg import without_direction
@@ -236,15 +236,10 @@ class InteractionQuery(PrivateQuery):
     def ritz(self, X: FloatArray) -> Bounded:
         """Return X'R'R X. ||X' E X||_F <= ||X||_2 ||E X||_F for the change E of R'R."""
         X = np.asarray(X, np.float64)
-        spectral, k = float(of_public(np.linalg.norm, X, 2)), X.shape[1]
-
-        def compute() -> Any:
-            P = self._normalised() @ X
-            return P.T @ P
-
+        spectral = float(of_public(np.linalg.norm, X, 2))
         l2 = product_change(X, self.degree_floor, self.adjacency) * spectral
         error = self._error(float(np.linalg.norm(X))) * spectral
-        return rounded_release("projected_gram", (k, k), l2, error, compute, symmetric=True)
+        return projected_gram(self._normalised, X, l2, error)
 
     def square_sum(self) -> Bounded:
         """Return the sum of ||row||^2 = min(d, d0)/d0 over users: one interaction, 1/d0 or 0."""

@@ -85,11 +85,11 @@ def embed_across(
         return values, V / np.maximum(lengths, NEGLIGIBLE)[:, None]
     variance = (spread or 1.0) * degrees.noise_scale**2
     own, noise = (_noise_strength(degrees.value, weight, scale, v) for v in (0.0, variance))
-    seen, chance = _seen(values, own, noise), weight * float(degrees.value.mean())
+    cos2, chance = _squared_cosines(values, own, noise), weight * float(degrees.value.mean())
     error = math.sqrt(2 / len(V)) * (chance + degrees.noise_scale**2)  # of their variance
-    if seen.max() <= _LEAST and degrees.value.var() > chance + CLEAR * error:
-        V[:, 0], seen[0] = direction, 1.0  # unequal degrees are all that is known
-    return values, _adjusted_by_degrees(V, direction, seen)
+    if cos2.max() <= _LEAST and degrees.value.var() > chance + CLEAR * error:
+        V[:, 0], cos2[0] = direction, 1.0  # unequal degrees are all that is known
+    return values, _adjusted_by_degrees(V, direction, cos2)
 
 
 def _noise_strength(
@@ -106,8 +106,8 @@ def _noise_strength(
     return float(np.linalg.eigvalsh(both.T @ both)[-1])
 
 
-def _seen(values: FloatArray, own: float, noise: float) -> FloatArray:
-    """Return the expected squared cosines with the true directions.
+def _squared_cosines(values: FloatArray, own: float, noise: float) -> FloatArray:
+    """Return the expected squared cos2 with the true directions.
 
     An eigenvalue w of the graph exceeds that of its edge probabilities, t: w = t + own/t.
     """
@@ -117,7 +117,7 @@ def _seen(values: FloatArray, own: float, noise: float) -> FloatArray:
     return np.asarray(np.clip(1 - noise / squares, _LEAST, 1.0))
 
 
-def _adjusted_by_degrees(V: FloatArray, direction: FloatArray, seen: FloatArray) -> FloatArray:
+def _adjusted_by_degrees(V: FloatArray, direction: FloatArray, cos2: FloatArray) -> FloatArray:
     """Predict each true direction from its noisy one and the degrees, where both go together.
 
     If groups differ in degree, degrees predict a weak direction better than its noisy estimate.
@@ -132,10 +132,10 @@ def _adjusted_by_degrees(V: FloatArray, direction: FloatArray, seen: FloatArray)
     own = 1 - means**2
     shared = (X - means).T @ size / n
     shared = np.sign(shared) * np.sqrt(np.maximum(shared**2 - CLEAR**2 * spread / n, 0.0))
-    known = np.maximum(own - (1 - seen), _LEAST)
+    known = np.maximum(own - (1 - cos2), _LEAST)
     rest = np.maximum(own * spread - shared**2, NEGLIGIBLE * spread)
     first = (known * spread - shared**2) / rest
     second = shared * (own - known) / rest
     adjusted = first * X + np.outer(size, second)
-    lengths = np.sqrt(n * np.sqrt(seen)) / np.maximum(np.linalg.norm(adjusted, axis=0), NEGLIGIBLE)
+    lengths = np.sqrt(n * np.sqrt(cos2)) / np.maximum(np.linalg.norm(adjusted, axis=0), NEGLIGIBLE)
     return np.asarray(adjusted * lengths)
