@@ -25,12 +25,13 @@ def two_threads():
 
 
 def test_overlaps_leave_as_many_as_there_were():
-    entered, leave = threading.Event(), threading.Event()
+    entered, leave, seen = threading.Event(), threading.Event(), []
 
     def hold():
         with one_blas_thread():
             entered.set()
             leave.wait(10)
+            seen.append(blas_threads())
 
     other = threading.Thread(target=hold)
     with one_blas_thread():
@@ -40,8 +41,10 @@ def test_overlaps_leave_as_many_as_there_were():
         with one_blas_thread():
             assert blas_threads() == {1}
         assert blas_threads() == {1}
+    assert blas_threads() == {1}  # the other one still works
     leave.set()
     other.join()
+    assert seen == [{1}]
     assert blas_threads() == {2}
     with one_blas_thread():
         assert blas_threads() == {1}

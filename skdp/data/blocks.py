@@ -38,7 +38,7 @@ import numpy as np
 import scipy.sparse as sp
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from skdp._limits import BLOCK, CACHED, FloatArray
 from skdp.data.factorisations import row_squares, times_powers
@@ -48,40 +48,42 @@ __all__ = ["one_blas_thread", "quietly"]
 
 # Limiting BLAS to one thread: results are then the same bit for bit, and small products are faster.
 
-
-_state: dict[str, Any] = {"lock": threading.Lock(), "held": False}
+_state: dict[str, Any] = {}
+_blas = cache(ThreadpoolController)
+# Since threadpoolctl 3.8, a thread that changed the number is the only one that may, until then.
+_let_others_change_it = getattr(OpenBLASController, "clear_controlling_thread", bool)
 
 
 def _start_anew() -> None:
-    """Make a new lock in a forked process: the thread that held the old one may not exist there."""
-    _state.update(lock=threading.Lock(), held=False)
+    """Make a new lock, also in a forked process: who held the old one may not exist there."""
+    _state.update(lock=threading.RLock(), running=set(), limit=None)
 
 
+_start_anew()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_anew)
 
 
-_blas = cache(ThreadpoolController)
-
-
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Limit all BLAS libraries to one thread, unless another caller already does so.
+    """Limit all BLAS libraries to one thread, until the last of overlapping callers has left.
 
-    The number of BLAS threads is a setting of the whole process. If two overlapping callers each
-    restored the number that they found, the second would restore one thread for good. So only the
-    first caller sets and restores it.
+    The number is a setting of the whole process. If the first caller, who changes it, restored it,
+    too, the others would go on with more threads, and round differently.
     """
-    with _state["lock"]:
-        first, _state["held"] = not _state["held"], True
-    if not first:
-        yield
-        return
+    caller, running = object(), _state["running"]
     try:
-        with _blas().limit(limits=1, user_api="blas"):
-            yield
+        with _state["lock"]:
+            running.add(caller)
+            if len(running) == 1:
+                _state["limit"] = _blas().limit(limits=1, user_api="blas")
+        yield
     finally:
-        _state["held"] = False
+        with _state["lock"]:
+            running.discard(caller)
+            if not running and _state["limit"] is not None:
+                _state["limit"].restore_original_limits()
+            _let_others_change_it()
 
 
 # Arrays that are allocated once and used for one block after the other.
@@ -113,11 +115,8 @@ class ScratchOfThread(threading.local):
         self.rows, self.values, self.squares = Scratch(), Scratch(), Scratch()
 
 
-# Computation whose bits depend on the data alone: it uses one BLAS thread and never warns.
-
-
 def quietly(local: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return `local` without floating-point warnings, which would reveal a user's private rows."""
+    """Return `local` on one BLAS thread and without warnings, which would reveal private rows."""
 
     def run(batch: Any) -> Any:
         with np.errstate(all="ignore"), one_blas_thread():
