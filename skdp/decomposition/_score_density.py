@@ -27,7 +27,8 @@ from skdp.theory import PlanData, PlansMixin
 from skdp.theory._plan import rows_drawn
 from skdp.units import unit_of
 
-_DEVIATIONS = 3.0  # of coordinates: half of a learnt frame; of a size: a class that is seen
+# Half-width of a learnt frame, in deviations; size of the smallest shown class, in noise scales.
+_DEVIATIONS = 3.0
 _MUCH_OUTSIDE = 0.2
 _KERNEL = np.array([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
 _BLUR = float(_KERNEL @ _KERNEL)  # noise of one cell after smoothing along both axes

@@ -118,7 +118,7 @@ def fit_interactions(estimator, session, X, route):
     (m, n), k, floor = X.shape, estimator.n_components, estimator.unit_bound
     query, extra = InteractionQuery(X, degree_floor=n, adjacency=estimator.adjacency), {}
     learnt = floor is None and route not in ("one_shot", "sums")
-    if learnt:  # under a floor of all items the total is their number, in parts of n
+    if learnt:  # with a degree floor of n, squares sum to the number of interactions over n
         total = session.ask(query).square_sum(share=_SHARES["degree"])
         floor = one_shot.mean_degree(total.value * n, m)
     if route == "auto":
@@ -170,8 +170,10 @@ def _moment_pairs(estimator, session, ask, shape, route, floor, paid):
         return chosen_pairs(ask.gram(share=share), k)
     if route == "screened":
         signal = m / max(_item_noise(estimator, session, n, floor), 1e-150)
-        share, alike = share - _SHARES["ritz"], ask.floored(n)  # users of alike weights
-        V = spectral.screened_moment(ask, alike.counts, k, share, signal, math.inf)  # never dense
+        share, alike = share - _SHARES["ritz"], ask.floored(n)  # all users have one weight
+        V = spectral.screened_moment(
+            ask, alike.counts, k, share, signal, math.inf
+        )  # counts are never dense
         return _base.rotated(ask.ritz(V, share=_SHARES["ritz"]), V, k)
     start = _start(estimator, session, n, n, _base.default_oversamples(k), ones_first=True)
     options = {"law": session.law, "n_iter": estimator.n_iter}

@@ -55,8 +55,8 @@ def warn_no_signal(estimator, session, attributes, n, whole):
     )
 
 
-# Noise of an average of products with k columns, over k times the variance of released degrees:
-# what the threshold of products comes to.
+# Variance of the noise in an average of products with k columns, over k times that of the released
+# degrees; it follows from the detection limit of products.
 _AVERAGED = 0.68
 
 

@@ -42,7 +42,8 @@ _SYMMETRIC = ("gram", "augmented_gram", "user_direction_gram")
 _SKETCHES = ("full_matrix", "right_sketch")
 _SUMS = ("row_sum", "item_counts")
 _PRODUCTS = ("tangent_product", "gram_product", "right_product", "left_product")
-# Of order k: where the values themselves were read. Edge over that of symmetric noise.
+# Releases of order k whose eigenvalues are the values: their noise level over that of symmetric
+# noise of the same scale.
 _READ_OFF = {"projected_gram": 1.0, "rayleigh_quotient": 1.0, "projected_matrix": math.sqrt(2)}
 
 

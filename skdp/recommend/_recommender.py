@@ -32,7 +32,7 @@ from skdp.units import offered
 # Which release shows most of a user-item matrix: decided before any data are read.
 
 
-_LEAST_SIGNAL = 210.0  # below it counts alone, which are pure, tell more
+_LEAST_SIGNAL = 210.0  # of a moment or flips; below it, item counts alone rank better
 _OF_ROWS, _OF_CELLS = 0.2, 0.1  # least share of the counts next to a moment
 
 

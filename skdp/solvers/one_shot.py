@@ -139,7 +139,7 @@ def normalised_pairs(
     moment = _weighted_moment(Y, noise_scale, float(floor))
     if isinstance(moment.value, np.ndarray):
         entry = pair_deviation(moment.variance**0.5, moment.rows, float(moment.diagonal.mean()))
-        alike = math.sqrt(2) * entry * (1 + math.sqrt(n / moment.rows) / 2)  # with the same edge
+        alike = math.sqrt(2) * entry * (1 + math.sqrt(n / moment.rows) / 2)  # noise with this level
 
         def part(rng: Any, share: float) -> Any:
             users = rng.permutation(m) < share * m

@@ -31,8 +31,8 @@ from skdp.solvers.spectral import averaged, n_kept_columns
 # sample) items are divided by the roots of `own`: a pair of independent items has variance 1/m.
 
 
-# Of the edge of the noise: the least that an item counts as, and how far what it has with itself is
-# added; more takes chance for factors.
+# In noise levels of the moment: what is added to the size of each item when items are weighted,
+# and to the diagonal that is estimated from the pairs. Larger ones turn chance into factors.
 _FLOOR, _OWN = 0.3, 0.1
 
 

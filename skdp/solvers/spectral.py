@@ -341,8 +341,8 @@ def power_subspace(
 _SIZE, FEWEST_KEPT = 2.0, 100
 _ONE_MOMENT = 3  # times as many columns are best where there are no tangent rounds
 _SCREENED_LEVEL = 60.0  # DIRECTION_LEVEL of sparse rows: their directions bear more clipping
-# Of the subspace, for sums of columns; of the rest, for the moment; of its signal, for the number
-# of its columns: products reach all others.
+# Budget fractions: of the subspace, for column sums; of the remainder, for the moment. The signal
+# times _FEWER sets the number of its columns, because the products reach all other columns.
 _SUMS, _MOMENT, _FEWER = 0.1, 0.55, 2 / 3
 
 

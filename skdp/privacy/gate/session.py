@@ -299,8 +299,6 @@ class FlipGrant(Grant):
 
     def draw(self, *index: int) -> NDArray[np.int64]:
         """Draw the places of the flipped cells."""
-        if not self._rate:
-            return self.nothing()
         words = self._session.source.words(self.serial, self.bound.name, self.noise_scale, *index)
         return noise.draw_flips(words, self.bound.size, self._rate)
 
