@@ -273,10 +273,6 @@ class PairQuery(SumQuery):
         Threads for the passes over the rows; it never changes a result.
     """
 
-    def __init__(self, rows: Any, *, adjacency: str, n_jobs: int | None = None) -> None:
-        super().__init__(rows, adjacency=adjacency, n_jobs=n_jobs)
-        self.n_features = int(rows.n_features)
-
     def moment(self, popular: FloatArray) -> Bounded:
         """Return P A P, A = X'X without its diagonal, P = I - vv' for the public unit vector v.
 
@@ -285,7 +281,7 @@ class PairQuery(SumQuery):
         triangles n more. Replace: two non-negative arrays, sqrt(2), and v is not used, as P mixes
         signs (a single pair is a number in [0, 1]).
         """
-        d, v = self.n_features, np.asarray(popular, np.float64)
+        d, v = int(self._source.n_features), np.asarray(popular, np.float64)
         if v.shape != (d,) or not np.linalg.norm(v) <= 1 + 1e-6:
             raise ValueError(f"'popular' must be a vector of {d} numbers, of length 1 at most.")
         grid = np.zeros(d) if self.neighbours.replace else on_grid(v / (1 + 1e-6))
