@@ -98,7 +98,7 @@ def choose_route(estimator, shape):
         return "popularity", "popularity: delta is 0"
     if name != "auto":
         return name, f"{name}: set by the parameter"
-    if estimator._whole:
+    if estimator._protects.by_rows:
         return "gram", "gram: the only algorithm for rows with latent factors"
     degree = min(estimator._floor or USUAL_ONES, shape[1])
     flips = _flips(estimator._checked_session(pure=True), shape[0])
@@ -303,7 +303,7 @@ class DPRecommender(
             said = f"DPRecommender takes one column for each item, and R has the columns {names}: "
             raise ValueError(f"{said}{self._instead_of_text} Of so few items, pass R.to_numpy().")
         options = {"accept_sparse": "csr"}
-        if self._whole:
+        if self._protects.by_rows:
             R = check_rows(self, R, **options)
         else:
             R = check_matrix(self, stacked_rows(R), "unless privacy_unit='row'", **options)
@@ -312,16 +312,17 @@ class DPRecommender(
 
     def _route(self, R):
         """Return the choice made by parameters, and by the shape where it is public."""
-        return choose_route(self, None if self._whole else R.shape)
+        return choose_route(self, None if self._protects.by_rows else R.shape)
 
     def _is_pure_for_rows(self):
-        return self._whole and self.delta == 0 and self.epsilon != math.inf
+        return self._protects.by_rows and self.delta == 0 and self.epsilon != math.inf
 
     def _is_pure(self, R):
-        return self._is_pure_for_rows() or not (self._whole or self._route(R)[0] == "gram")
+        gaussian = self._protects.by_rows or self._route(R)[0] == "gram"
+        return self._is_pure_for_rows() or not gaussian
 
     def _fit_elsewhere(self, schema, n_features, connect):
-        if not self._whole:
+        if not self._protects.by_rows:
             raise ValueError(
                 "over clients DPRecommender protects whole users: use privacy_unit='row'. Got "
                 f"privacy_unit={self.privacy_unit!r}."
@@ -332,7 +333,7 @@ class DPRecommender(
         """Release counts, a moment and a choice; everything else is post-processing."""
         name, reason = self._route(R)
         available = 1.0
-        if not self._whole:
+        if not self._protects.by_rows:
             n_users, n_items = R.shape
             usual = counted_alike(session, n_users, n_items)
             query = InteractionHistories(R, adjacency=self.adjacency, usual=usual)
@@ -348,7 +349,7 @@ class DPRecommender(
             self._warn_of_delta(n_users)
         elif n_users is None:
             n_users, available = released_count(*ask.count(share=0.01)), 0.99
-        route = release_route(name, session, self._whole, n_users)
+        route = release_route(name, session, self._protects.by_rows, n_users)
         options = (self.n_components, float(self.item_exponent), self._floor)
         fitted = fit_filter(ask, route, n_users, available, *options)
         found = fitted.filter
@@ -382,7 +383,7 @@ class DPRecommender(
         check_real(self, "item_exponent", 0, 1, closed="both")
         check_option(self, "privacy_unit", tuple(self._privacy_units))
         check_option(self, "algorithm", ("auto", "gram", "one_shot", "popularity"))
-        if self.algorithm == "one_shot" and self._whole:
+        if self.algorithm == "one_shot" and self._protects.by_rows:
             raise ValueError(
                 "algorithm='one_shot' flips single interactions: it needs "
                 "privacy_unit='interaction'. Got privacy_unit='row'."
@@ -390,23 +391,18 @@ class DPRecommender(
 
         if self._floor is not None:
             check_int(self, "degree_floor", 1)
-            if self._whole:
+            if self._protects.by_rows:
                 raise ValueError(
                     "degree_floor needs privacy_unit='interaction': rows are scaled to norm 1. "
                     f"Use degree_floor='auto'. Got degree_floor={self.degree_floor!r}."
                 )
         if self._cap is not None:
             check_size(self, "value_cap")
-            if not self._whole:
+            if not self._protects.by_rows:
                 raise ValueError(
                     "a cap on values needs privacy_unit='row': an interaction is there or not. "
                     f"Use value_cap='binary'. Got value_cap={self.value_cap!r}."
                 )
-
-    @property
-    def _whole(self):
-        """Whether a whole history is protected, and not one interaction."""
-        return self._protects.by_rows
 
     @property
     def _floor(self):
@@ -420,7 +416,7 @@ class DPRecommender(
         return self.algorithm != "gram"
 
     def _budget_kinds(self):
-        if self._whole or self.algorithm == "gram":
+        if self._protects.by_rows or self.algorithm == "gram":
             return ("gaussian",)
         return ("pure", "gaussian") if self.algorithm == "auto" else ("pure",)
 
