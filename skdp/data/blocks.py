@@ -75,7 +75,7 @@ def one_blas_thread() -> Iterator[None]:
     try:
         with _state["lock"]:
             running.add(caller)
-            if len(running) == 1:
+            if _state["limit"] is None:
                 _state["limit"] = _blas().limit(limits=1, user_api="blas")
         yield
     finally:
@@ -83,6 +83,7 @@ def one_blas_thread() -> Iterator[None]:
             running.discard(caller)
             if not running and _state["limit"] is not None:
                 _state["limit"].restore_original_limits()
+                _state["limit"] = None
             _let_others_change_it()
 
 

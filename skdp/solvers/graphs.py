@@ -107,7 +107,7 @@ def _noise_strength(
 
 
 def _squared_cosines(values: FloatArray, own: float, noise: float) -> FloatArray:
-    """Return the expected squared cos2 with the true directions.
+    """Return the expected squared cosines with the true directions.
 
     An eigenvalue w of the graph exceeds that of its edge probabilities, t: w = t + own/t.
     """
