@@ -265,7 +265,7 @@ def fast_map(model, X, method):
         head, linear = model[:n_proven].transform, _fast_map(model[n_proven:], method)
         if linear is None or method == "reconstruct":
             return None
-        mapped = lambda rows: linear(_dense(as_numbers(head(rows))))  # noqa: E731
+        mapped = lambda rows: linear(_dense(as_numbers(head(plain_columns(rows)))))  # noqa: E731
         return partial(_by_block, mapped, width=_widest(model))
     if hasattr(X, "iloc"):  # a data frame keeps the column names that the model was fitted with
         known = list(X.columns) == list(getattr(model, "feature_names_in_", ()))
@@ -277,32 +277,30 @@ def fast_map(model, X, method):
 
 
 def begins_proven(model, X):
-    """Return how many proven steps take a frame of numbers and texts to what is not too wide.
-
-    In a column of another type, a missing entry changes how all others are read.
-    """
+    """Return how many proven steps take a frame to numbers that are not too wide."""
     if not (hasattr(X, "iloc") and type(model) is Pipeline and _widest(model) <= GRAM_FEATURES):
         return 0
-    X = _columns_read(model[0], X)
-    plain = all(
-        kind.kind in "fiubO" if isinstance(kind, np.dtype) else kind.type is str
-        for kind in X.dtypes
-    )
-    heads = range(len(model) - 1, 0, -1) if plain else ()
-    return next((n for n in heads if _is_proven(model[:n], texts=not all_numbers(X))), 0)
+    types = plain_columns(X.iloc[:0])
+    heads = range(len(model) - 1, 0, -1)
+    return next((n for n in heads if _handed_on(model[:n], types) is not None), 0)
 
 
-def _columns_read(step, X):
-    """Return the columns of a frame that a step reads: all, unless it names some and drops others.
+def plain_columns(X):
+    """Return a frame with numpy's types for nullable numbers and categories, entry by entry.
 
-    They have no rows, as their types alone matter.
+    The type of a column decides that of the result. A step of scikit-learn would choose it by
+    whether an entry is missing, which changes how all others are read.
     """
-    if type(step) is not ColumnTransformer or step.remainder != "drop":
-        return X.iloc[:0]
-    parts = [np.ravel(columns).tolist() for _, part, columns in step.transformers if part != "drop"]
-    read = [column for columns in parts for column in columns]
-    named = all(isinstance(column, str) for column in read)
-    return X.iloc[:0, X.columns.isin(read) if named else slice(None)]
+    found = X.copy(deep=False)
+    for i, kind in enumerate(X.dtypes):
+        if isinstance(kind, np.dtype) or hasattr(kind, "subtype"):  # as sparse numbers have
+            continue
+        categories = getattr(kind, "categories", None)
+        if kind.kind in "fiub" or getattr(categories, "dtype", kind).kind in "fiu":
+            found.isetitem(i, X.iloc[:, i].to_numpy(np.float64, na_value=np.nan))
+        elif categories is not None:
+            found.isetitem(i, X.iloc[:, i].astype(object))
+    return found
 
 
 def _widest(pipeline):
@@ -311,22 +309,60 @@ def _widest(pipeline):
     return max((getattr(step, "n_features_in_", math.inf) for step in later), default=math.inf)
 
 
-def _is_proven(step, texts):
-    """Whether a step and its parts are in the table, and a row alone comes out as in a batch.
+def _handed_on(step, X):
+    """Return the columns that a proven step hands on, none of numbers; None if a row may change.
 
-    With `texts`, none may give a frame: pandas chooses a type for all rows of it.
+    The columns have no rows, as their types alone matter. A row alone must come out as in a batch:
+    in a frame of texts that a step makes, pandas chooses a type for all rows.
     """
-    line = line_of(step)
+    line, numbers = line_of(step), X.iloc[:, :0]
+    if line is None and step not in (None, *_BARE):
+        return None
+    if line is not None and (line.given or any(concerns(step))):
+        return None
+    if type(step) is Pipeline:
+        return reduce(lambda Z, part: Z if Z is None else _handed_on(part[1], Z), step.steps, X)
+    if line is not None and line.parts is not None:
+        parts = [_handed_on(part, taken) for part, taken in _parts_taken(step, X)]
+    else:
+        X = numbers if step == "drop" else X
+        keeps_texts = line is None or line.step in (SimpleImputer, FunctionTransformer)
+        parts = [(X if keeps_texts else numbers) if _is_plain(X) else None]
+    if any(part is None for part in parts):
+        return None
     output = {**get_config(), **getattr(step, "_sklearn_output_config", {})}
     framed = output.get("transform", output["transform_output"]) != "default"
-    if line is None or line.given or (texts and framed) or any(concerns(step)):
-        return False
-    return all(part in _BARE or _is_proven(part, texts) for _, part in inner_steps(step))
+    texts = [part for part in parts if not all_numbers(part)]
+    return None if framed and line and texts else next(iter(texts), numbers)
+
+
+def _is_plain(X):
+    """Whether the columns of a frame have numpy's types of numbers and objects, or are text."""
+    plain = (k.kind in "fiubO" if isinstance(k, np.dtype) else k.type is str for k in X.dtypes)
+    return all(plain)
+
+
+def _parts_taken(step, X):
+    """Return pairs of a composition's step and the columns that it takes: all if not by name."""
+    if type(step) is not ColumnTransformer:
+        return [(part, X) for _, part in inner_steps(step)]
+    pairs = [(step.remainder, X)]
+    for _, part, columns in step.transformers:
+        names = np.ravel(columns).tolist()
+        named = all(isinstance(name, str) for name in names)
+        pairs.append((part, X.loc[:, X.columns.isin(names)] if named else X))
+    return pairs
 
 
 def as_numbers(X):
     """Return a frame as an array of numbers; anything else as it is."""
-    return np.asarray(X, np.float64) if hasattr(X, "iloc") else X
+    return np.asarray(plain_columns(X), np.float64) if hasattr(X, "iloc") else X
+
+
+def in_a_batch(model, X):
+    """Whether no entry, missing or no number, changes how other rows are read."""
+    types = plain_columns(X.iloc[:0]) if hasattr(X, "iloc") else X
+    return all_numbers(types) or begins_proven(model, X) > 0
 
 
 def all_numbers(X):

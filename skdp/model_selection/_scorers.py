@@ -19,14 +19,13 @@ from skdp._limits import LARGEST_SIZE
 from skdp._validation import ColumnBounds, Seed, as_labels, check_labels, is_real
 from skdp.exceptions import PrivacyError, unheard
 from skdp.model_selection._proven import (
-    all_numbers,
     apply,
     as_entries,
     as_numbers,
     as_rows,
-    begins_proven,
     each_row,
     fast_map,
+    in_a_batch,
     n_rows,
     public_row,
 )
@@ -167,8 +166,9 @@ class PrivateScorer:
     Notes
     -----
     Losses are computed row by row, so that no bit depends on other rows, as it does in a batched
-    prediction. This is fast for most models of this package, also for data frames of numbers and
-    text behind steps that `check_pipeline` has proven. Others take 0.1 to 10 ms per row.
+    prediction. This is fast for most models of this package, also for data frames of numbers,
+    categories and text behind steps that `check_pipeline` has proven. Others take 0.1 to 10 ms per
+    row. Nullable numbers and numeric categories are read as 64-bit floats.
 
     Examples
     --------
@@ -333,7 +333,7 @@ class PrivateScorer:
 
         one = one if batch is None else by_batch  # single rows are computed as in a batch
         # In a batch one entry that is no number would make all rows fail.
-        mixed = not (all_numbers(X) or begins_proven(model, X))
+        mixed = not in_a_batch(model, X)
         mixed = mixed or (y is not None and y.dtype.kind == "O")
 
         def losses():

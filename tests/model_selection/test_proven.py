@@ -462,6 +462,9 @@ def mixed_frame(n, seed=0):
 
 
 REGIONS = OneHotEncoder(categories=[["north", "south"]], handle_unknown="ignore")
+ONE_HOT_FRAME = OneHotEncoder(
+    categories=[["north", "south"], [0, 1]], handle_unknown="ignore", sparse_output=False
+)
 HEADS = [
     [("x", PublicScaler((-3.0, 3.0)), ["a", "b"]), ("r", REGIONS, ["r"])],
     [("x", make_pipeline(IMPUTER, FunctionTransformer(np.tanh)), ["c", "a"]),
@@ -470,20 +473,29 @@ HEADS = [
     [("x", FeatureUnion([("i", IMPUTER), ("c", PublicScaler((-1, 1)))]), ["a", "n"]),
      ("r", REGIONS, ["r"])],
     [("t", HashingVectorizer(n_features=32), "t"), ("n", "passthrough", ["n"])],
+    [("x", make_pipeline(IMPUTER, PublicScaler((-3, 3))), ["whole", "a", "coded"]),
+     ("r", ONE_HOT_FRAME, ["region", "yes"])],
 ]  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("head", HEADS)
-def test_proven_steps_before_a_model_are_scored_in_a_batch(head, monkeypatch):
+@pytest.mark.parametrize(
+    ("head", "output"), [*((head, None) for head in HEADS), (HEADS[-1], "pandas")]
+)
+def test_proven_steps_before_a_model_are_scored_in_a_batch(head, output, monkeypatch):
     """Each loss is that of its row alone, bit for bit; a row that fails has none."""
     n = 24
     X = mixed_frame(n).assign(dropped=pd.Timestamp("2026-12-01"))
+    X["region"], X["yes"] = X["r"].astype("category"), pd.array(X["n"] > 4, "boolean")
+    X["whole"], X["coded"] = pd.array(X["n"], "Int64"), pd.Categorical(X["n"])
+    X.loc[1:2, ["region", "yes", "whole", "coded"]] = None
     y = np.where(X["n"] > 4, "yes", "no")
     ridge = DPRidgeClassifier(classes=["no", "yes"], epsilon=9.0, clip_norm=2.0)
     fitted = X.copy()
     fitted[list("abc")] = np.clip(X[list("abc")].fillna(0.0), -9, 9)
-    model = make_pipeline(ColumnTransformer(head, sparse_threshold=0), ridge).fit(fitted, y)
+    columns = ColumnTransformer(head, sparse_threshold=0)
+    columns = columns.set_output(transform=output) if output else columns
+    model = make_pipeline(columns, ridge).fit(fitted, y)
     mapped, scorer = _proven.fast_map(model, X, "predict"), PrivateScorer("zero_one", (0.0, 1.0))
     with np.errstate(all="ignore"):
         together = mapped(X)
