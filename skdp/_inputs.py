@@ -57,7 +57,7 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
     kinds = [_validation.columns_of(part, "OUST") for part in data]
     texts = "".join(found or " in y" * i for i, found in enumerate(kinds) if found is not None)
     remedy = getattr(estimator, "_instead_of_text", _ENCODE)
-    if texts and kinds[0] is None:  # in y alone
+    if name == "y" or (texts and kinds[0] is None):  # in y alone
         remedy = "pass numbers, or labels to a classifier."
     text = f"{name} needs numbers, and found text{texts}: {remedy}"
     advice = {
@@ -125,9 +125,7 @@ def check_targets(estimator, y, *, numbers=True, name="y"):
         raise ValueError(f"{type(estimator).__name__} needs {name!r}. Got None.")
     check = partial(check_array, ensure_2d=False, input_name=name, estimator=estimator)
     _validation.refuse_files(type(estimator).__name__, y)
-    y = advised(
-        estimator, check, _validation.complete_labels(y), dtype="numeric" if numbers else None
-    )
+    y = advised(name, check, _validation.complete_labels(y), dtype="numeric" if numbers else None)
     return check_numbers(y, name) if numbers else y
 
 

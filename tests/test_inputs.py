@@ -175,7 +175,8 @@ def test_scores_quote_no_target(model):
         if not hasattr(model, "classes_"):
             calls.append(lambda given=given: model.score(X, given, **params))
         for text in map(told, calls):
-            assert remedy in text or (remedy == TEXT and "must hold numbers" in text)
+            of_y = "must hold numbers" in text or "numbers, or labels to a classifier" in text
+            assert remedy in text or (remedy == TEXT and of_y)
             assert SECRET not in text
     assert "needs 'y'. Got None" in told(lambda: model.score(X, None, **params))
     if hasattr(model, "classes_"):
@@ -251,11 +252,16 @@ def test_classes_of_another_kind_than_the_labels_are_refused():
         skdp.DPRidgeClassifier(classes=["a", "a"]).fit(X, y.astype(str))
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # noise
 def test_text_in_targets_is_told_from_text_in_rows():
     for rows, y in (([[1.0]], ["a"]), ([["a"]], [1.0])):
         text = told(partial(skdp.DPRidge().fit, np.array(rows), pd.Series(y)))
         assert "found text" in text and ("in y" in text) == ("a" in y)
         assert ("OneHotEncoder" in text) == ("a" not in y) != ("classifier" in text)
+    X, y = np.linspace(-1, 1, 40).reshape(20, 2), np.arange(20) % 2
+    for model in (skdp.DPRidge(target_bounds=(0, 1)), skdp.DPPersonalizedRegressor(1)):
+        text = told(lambda model=model: model.fit(X, y).score(X, y.astype(str)))
+        assert "y needs numbers" in text and "OneHotEncoder" not in text
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -16,7 +16,7 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.metadata_routing import MetadataRequest
 
 from skdp._limits import LARGEST_SIZE
-from skdp._validation import ColumnBounds, Seed, as_labels, check_labels, is_real
+from skdp._validation import ColumnBounds, Seed, as_labels, check_labels, is_real, kind_of
 from skdp.exceptions import PrivacyError, unheard
 from skdp.model_selection._proven import (
     apply,
@@ -295,6 +295,7 @@ class PrivateScorer:
         kept = getattr(last, "_fit_keeps", "") and last.private_state
         if kept and getattr(last, "group_column", None) is not None and not unit.of_groups:
             raise PrivacyError(f"losses of rows would come from {kept}: score its public_copy().")
+        self._check_kind(model, y)
         X = as_rows(X)
         if y is not None:
             labels = np.asarray(as_labels(y))  # text in an object array is as in a list: a batch
@@ -310,6 +311,17 @@ class PrivateScorer:
         losses, bounds = self._losses_of(model, X, y), tuple(map(float, self.bounds))
         facts = {"adjacency": "add_remove" if private_count else "replace", "owners": owners}
         return LossQuery(losses, lambda: n_rows(X), bounds, **facts), max(n, 1.0)
+
+    def _check_kind(self, model, y):
+        """Refuse targets of another kind than the predictions: no loss would be a number of use."""
+        method = "" if callable(self.loss) else LOSSES[self.loss][0]
+        known = kind_of(getattr(model, "classes_", None)) if self.loss == "zero_one" else "numbers"
+        kind = kind_of(y)
+        if method == "predict" and kind and known and kind != known:
+            raise ValueError(
+                f"the loss {self.loss!r} of this model needs y of {known}, and y is {kind}: pass "
+                "labels as the model was fitted with, and score them by 'zero_one'."
+            )
 
     def _losses_of(self, model, X, y):
         """Return a function that computes the losses; what fails for all rows alike fails here."""

@@ -322,6 +322,23 @@ def test_other_targets_and_more_losses_than_rows_are_refused():
     refuses(ValueError, "one number", query.total().answer, 0.0)
 
 
+def test_targets_of_another_kind_than_the_predictions_are_refused():
+    """Every loss would be the middle of its bounds; the dtype of an array is public."""
+    X = np.linspace(-1, 1, 400).reshape(100, 4)
+    y, words = X[:, 0], np.where(X[:, 0] > 0, "yes", "no")
+    ridge = DPRidge(epsilon=9.0, target_bounds=(-1, 1)).fit(X, y)
+    classifier = DPRidgeClassifier(classes=["no", "yes"], epsilon=9.0).fit(X, words)
+    for model, loss, wrong in (
+        (ridge, "squared_error", words),
+        (ridge, "absolute_error", pd.Series(words, dtype="string")),
+        (classifier, "zero_one", y > 0),
+    ):
+        with record_transcript() as opened, pytest.raises(ValueError, match="needs y of"):
+            make_private_scorer(loss, (0.0, 1.0))(model, X, wrong)
+        assert not len(opened)
+        make_private_scorer(loss, (0.0, 1.0))(model, X, wrong.tolist())  # whose kind is private
+
+
 class _Coupled(RowClipper):
     """Looks at all rows that it is given."""
 
