@@ -84,7 +84,8 @@ class AggregationConfig:
             warn_caller(
                 "n_colluders=0: the stated budget holds against outsiders, not against a client, "
                 "who knows its own part of the noise: for it mu is "
-                f"{self.against_clients:.3g} times as large. Use n_colluders=1.",
+                f"{self.against_clients:.3g} times as large. Use n_colluders=1, which needs "
+                f"{self.n_dropouts + 3} clients or more.",
                 PrivacyWarning,
             )
 

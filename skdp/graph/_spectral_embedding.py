@@ -47,9 +47,9 @@ def warn_no_signal(estimator, session, attributes, n, whole):
     if np.max(np.abs(attributes["eigenvalues_"])) >= edge:
         return
     warn_caller(
-        f"{type(estimator).__name__} learnt nothing from the graph: no eigenvalue exceeds what "
-        f"noise alone (about {edge:.3g}) or a random graph would show. embedding_ contains the "
-        "degrees at most. Use a larger 'epsilon'. Only the upper triangle of X is read: if X is "
+        f"{type(estimator).__name__} may have learnt nothing from the graph: no eigenvalue exceeds "
+        f"what noise alone (about {edge:.3g}) or a random graph would show. embedding_ may contain "
+        "the degrees alone. Use a larger 'epsilon'. Only the upper triangle of X is read: if X is "
         "not symmetric, pass X + X.T.",
         NoSignalWarning,
     )
@@ -240,6 +240,8 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         """
         self._check_parameters()
         self._checked_session()  # what is wrong with the budget is said before the shape
+        if hasattr(X, "adjacency"):  # a graph of networkx, which numpy takes for a list of nodes
+            raise TypeError("X must be a matrix: pass networkx.to_scipy_sparse_array(graph).")
         X = checked(self, X, accept_sparse=("csr", "csc", "coo"), ensure_min_samples=2)
         self._check_square(X.shape)
         session = self._open_session(pure=self._route(X.shape[0])[0] != "power")

@@ -5,6 +5,7 @@ import math
 import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.decomposition import PCA, IncrementalPCA
 
-from skdp import DPPCA, DPIncrementalPCA, testing
+from skdp import DPPCA, DPIncrementalPCA, PrivacyLedger, testing
 from skdp.decomposition import _incremental_pca
 from skdp.exceptions import PrivacyError, PrivacyWarning, UtilityWarning
 from skdp.privacy.streams.continual import Stream
@@ -450,3 +451,19 @@ def test_streams_of_noise_are_said_once(rng):
     assert all("the noise level" in text for text in of_noise)
     rows = rng.standard_normal((3, 3000, 12)) * np.where(np.arange(12) < 2, 20.0, 1.0)
     assert not said(rows, 60.0)
+
+
+def test_a_restored_stream_is_charged_in_a_ledger_block_alone(tmp_path):
+    """It was charged where it started; a ledger cannot know which other ledgers that were."""
+    pca = DPIncrementalPCA(1, clip_norm=5.0, max_releases=4)
+    with PrivacyLedger(epsilon=9.0, delta=1e-5) as ledger:
+        pca.partial_fit(X[:100])
+        pca.checkpoint(tmp_path / "stream")
+        pca.partial_fit(X[100:200])
+    pca._drop_stream()
+    for inside, charged in ((False, 1), (True, 2)):
+        restored = DPIncrementalPCA.restore(tmp_path / "stream")
+        with ledger if inside else nullcontext():
+            restored.partial_fit(X[200:300])
+        restored._drop_stream()
+        assert len(ledger.entries) == charged

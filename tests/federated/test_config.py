@@ -11,8 +11,10 @@ from skdp.privacy.noise.integers import PART_SIGMA_INT
 
 @pytest.mark.parametrize(("n_clients", "n_dropouts"), [(2, 0), (3, 1), (12, 0)])
 def test_without_colluders_a_client_can_subtract_its_own_noise(n_clients, n_dropouts):
-    with pytest.warns(PrivacyWarning, match=r"for it mu is 1\.\d+ times"):
+    needed = rf"for it mu is 1\.\d+ times .* needs {n_dropouts + 3} clients or more"
+    with pytest.warns(PrivacyWarning, match=needed):
         config = AggregationConfig(n_clients, n_colluders=0, n_dropouts=n_dropouts)
+    assert AggregationConfig(n_dropouts + 3, 1, n_dropouts).against_clients == 1.0
     left = (config.n_honest - 1) * PART_SIGMA_INT**2 - 1 / 12  # variance, without its own part
     ratio = config.effective_sigma / left**0.5
     assert config.against_clients == pytest.approx(ratio, rel=1e-12)

@@ -250,6 +250,17 @@ def test_bad_parameters_are_refused_before_anything_is_read(kwargs, match):
     assert_refused(DPSpectralEmbedding(**kwargs), match, sp.csr_array((n, n if kwargs else 20)))
 
 
+def test_a_graph_of_networkx_is_refused_with_its_matrix_named():
+    class Graph:
+        """Has the method by which such a graph is known."""
+
+        def adjacency(self):
+            raise AssertionError
+
+    with pytest.raises(TypeError, match=r"pass networkx.to_scipy_sparse_array\(graph\)"):
+        DPSpectralEmbedding().fit(Graph())
+
+
 # -- contracts ----------------------------------------------------------------------------------
 
 
