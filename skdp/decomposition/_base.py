@@ -220,7 +220,8 @@ def warn_of_verdict(estimator, found, asked, kept, chance=0.0, positive=0):
         warn_caller(said + check_given(estimator), NoSignalWarning)
     else:
         said = f"{name} could use only {found} of {asked} components: the others do not "
-        said += f"exceed the noise level. Use n_components={found}."
+        said += f"exceed the noise level. Use the first {found} of this fit: a new one with "
+        said += f"n_components={found} would spend another budget, and may find fewer."
         warn_caller(said, PartialSignalWarning)
     return bool(found)
 

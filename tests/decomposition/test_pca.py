@@ -274,7 +274,7 @@ def test_components_of_noise_are_said_and_others_are_not(kind, rng):
     X = rng.standard_normal((20_000, 8)) * [1.0, *[1e-9] * 7]
     assert all(said_of(kind(k, clip_norm=3.0), X) == "" for k in (1, 2) for _ in range(4))
     if kind == DPPCA:
-        assert "Use n_components=1." in " ".join(said)
+        assert "Use the first 1 of this fit" in " ".join(said)
         assert said_of(DPPCA(clip_norm=3.0), X) == ""  # of a whole spectrum some lies below
     Y = rng.standard_normal((20_000, 8)) * [3, 2, 1, 1, 1, 1, 1, 1]
     assert all(said_of(kind(2), Y) == "" for _ in range(5))
