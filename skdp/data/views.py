@@ -392,8 +392,8 @@ def mean_targets(blocks: Iterable[Groups]) -> Iterator[Groups]:
     for block in blocks:
         parts = block.targets.reshape(block.shape[0], block.each, -1) / block.each
         with np.errstate(over="ignore"):  # a warning would reveal the largest float
-            # Sums in order of the rows: their last bits do not depend on other groups.
-            means = np.add.accumulate(parts, axis=1)[:, -1:]
+            # Sums in order of size: no bit depends on other groups, or on the order of rows.
+            means = np.add.accumulate(np.sort(parts, axis=1), axis=1)[:, -1:]
         y = np.broadcast_to(means, parts.shape).reshape(block.targets.shape)
         yield block._replace(columns={**block.columns, "y": y})
 
