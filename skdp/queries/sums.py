@@ -371,6 +371,7 @@ class TangentQuery(SumQuery):
         self.clip_norm = clip_norm
         self._sizes = row_numbers(source, self._measured())
         self.largest = tangent_bound(clip_norm) * (1 + gap)
+        self._together = clip_norm * clip_norm * (1 + 3 * gap + 2 * rounding)
 
     def _measured(self) -> Callable[[Any], FloatArray]:
         """Return what makes sizes of a block, from public numbers alone."""
@@ -384,14 +385,20 @@ class TangentQuery(SumQuery):
     def product(self, clip_level: float) -> Bounded:
         """Return the sum of w b a', w = min(1, clip_level / (||a|| ||b||)).
 
-        One row: at most L = min(clip_level, largest size); replace: 2 L, because x and its mirror
-        image in the tangent part add opposite arrays.
+        One row: at most L = min(clip_level, largest size). Replace: 2 L, which mirror images in
+        the tangent part attain if L is small, or C^2: |w b a' - v d c'| is convex in w and v, so
+        largest where they are 0 or 1. Let C = 1, x = |a|^2, y = |c|^2, u = x + y and z = |a.c| <=
+        u/2. The square is at most x (1 - x) + y (1 - y) + (2 - u) z + (x^2 + y^2 - 2 z^2)/s^2,
+        where x^2 + y^2 >= u^2/2. If that is largest at z = u/2, it is 2 u - u^2 <= 1. Else u is
+        above 2/(1 + 2/s^2), and it is convex in u there, and below 1 at both ends. A V that is not
+        quite orthonormal stretches a change by 1 + 3 gap at most, and its scaled copy is rounded.
         Rounding: in integers a row z adds (z - r V rint(a)) times rint(w a)', with a = V'z,
         r = 1 - 1/s and b = z - r V a. Let f and e be the changes of a and of w a by rint, which
         moves no number by more than 1/2, nor by more than its size: ||f|| <= min(||a||,
         sqrt(p)/2), and e likewise. The left factor has at most the norm of z, as its part in V is
         (1 - r) V a - r V f, and at most that of b plus r ||f||. So the norm exceeds ||b|| ||w a||
-        by at most r ||f|| ||a|| + ||z|| ||e|| <= ||z|| sqrt(p), which includes r ||f|| ||e||.
+        by at most r ||f|| ||a|| + ||z|| ||e|| <= ||z|| sqrt(p), which includes r ||f|| ||e||. So
+        far, at most, the array of integers lies from b (w a)', too.
         Rounding the d x p result costs sqrt(d p).
         """
         d, p = self._V.shape
@@ -418,7 +425,8 @@ class TangentQuery(SumQuery):
             removed = np.rint(self._grid * self._removed)
             return total[:d] - integers.wide_map(removed, total[d : d + p], total[d + p :])
 
-        l2, slack = self.neighbours.array(level) * WIDER, math.sqrt(d * p)
+        change, slack = self.neighbours.array(level), math.sqrt(d * p)
+        l2 = (min(change, self._together) if self.neighbours.replace else change) * WIDER
         cross = self.neighbours.array(self.clip_norm) * math.sqrt(p)
         finest = (self.clip_norm * integers.FINEST_UNIT) ** 2
         bound = Bound("tangent_product", (d, p), l2, slack=slack, cross=cross, min_step=finest)
@@ -507,7 +515,8 @@ class GroupTangentQuery(TangentQuery):
 
         One group: at most L = min(clip_level, largest size), as ||M|| <= ||Z - r A V'|| ||A|| in
         Frobenius norms, which is at most that of a single row; replace: 2 L (groups whose
-        rows are mirrored in the tangent part are antipodal there). Each group is rounded once.
+        rows are mirrored in the tangent part are antipodal there). It is not at most C^2 as for
+        rows: rounding of A adds up over the rows of a group. Each group is rounded once.
         """
         d, p = self._V.shape
         level = min(float(clip_level), self.largest)

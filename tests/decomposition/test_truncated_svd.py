@@ -27,6 +27,7 @@ from skdp.testing import (
     null_release,
     record_transcript,
     replay_answers,
+    seeded_entropy,
     transcript_audit,
 )
 from tools.outcomes import fitted_attributes, messages_of, refuses
@@ -543,6 +544,19 @@ def test_dense_rows_far_from_0_keep_to_what_they_pay(algorithm, rng):
         assert seen["clip_norm_"] < 9
         report = transcript_audit(model, (X[1:], X), answers).check()
         assert 0.7 < report.realised_mu / report.claimed_mu <= 1
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("algorithm", ["screened", "power"])
+def test_a_row_beside_the_subspace_moves_a_tangent_round_by_its_bound(algorithm, adjacency):
+    """A quarter of it lies in what others show; what replaces it is its mirror image."""
+    X, row = np.eye(3, 9)[[0, 0, 0, 1, 1, 2] * 99], 1e3 * np.eye(9)[0] + 1.7e3 * np.eye(9)[6]
+    other = [row * (-1.0) ** (np.arange(9) == 6)] if adjacency == "replace" else []
+    svd = DPTruncatedSVD(2, algorithm=algorithm, adjacency=adjacency, clip_norm=1.0, epsilon=300.0)
+    with seeded_entropy(1):
+        report = transcript_audit(svd, (np.vstack([X, *other]), np.vstack([X, row]))).check()
+    last = [step for step in report.steps if step.name == "tangent_product"][-1]
+    assert 0.95 < last.realised / last.claimed <= 1 + 1e-9
 
 
 # -- receipts ----------------------------------------------------------------------------------
