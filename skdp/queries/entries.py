@@ -8,15 +8,16 @@ entry_change and edge_change are entry and edge with alpha = s, and entries with
 | unit | A X | X'A X (symmetric A) | U'A X |
 |---|---|---|---|
 | entry | alpha r1 | | alpha r1(U) r1(X) |
-| edge (no loops) | alpha sqrt(r1^2 + r2^2) | 2 alpha r1 r2 | |
+| edge (no loops) | alpha sqrt(r1^2 + r2^2) | alpha p(X, X) | alpha p(U, X) |
 | mixed (symmetric A), sum_i ||(A - A')_i||_1^2 <= s^2 | s r1 | s r1 ||X||_2 | |
 | frobenius, ||A - A'||_F <= s | s ||X||_2 | s ||X||_2^2 | s ||U||_2 ||X||_2 |
 | spectral, ||A - A'||_2 <= s | s ||X||_F | s ||X||_F ||X||_2 | s min(||U||_F ||X||_2, ...) |
 
-One changed entry changes row i of A X by a X_j; a pair changes rows i and j by a X_j and a X_i; and
-X'(x_i x_j' + x_j x_i')X has Frobenius norm at most 2 ||x_i|| ||x_j||. Row i of E X is a sum of rows
-of X with weights E_i, so that its norm is at most ||E_i||_1 r1 (mixed). The last two lines are
-||E X||_F <= ||E||_F ||X||_2 and <= ||E||_2 ||X||_F. Entries without bounds: see below.
+One changed entry changes row i of A X by a X_j; a pair changes rows i and j by a X_j and a X_i, and
+U'A X by a (U_i' X_j + U_j' X_i), of which p is the largest norm over all pairs of rows. Row i of
+E X is a sum of rows of X with weights E_i, so that its norm is at most ||E_i||_1 r1 (mixed). The
+last two lines are ||E X||_F <= ||E||_F ||X||_2 and <= ||E||_2 ||X||_F. Entries without bounds: see
+below.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import ROUNDING, WIDER, FloatArray
+from skdp._limits import NEGLIGIBLE, ROUNDING, WIDER, FloatArray
 from skdp.data import integers
 from skdp.data.blocks import dense, entrywise, scale_rows, without_duplicates
 from skdp.data.factorisations import of_public
@@ -141,28 +142,50 @@ class MatrixUnit:
             return self.alpha * (both if self.kind.pair else first)
         return self.alpha * _DUALS[self.kind.dual](X) if order == 2 else math.inf
 
-    def core(self, U: FloatArray, X: FloatArray, order: int = 2) -> float:
+    def core(self, U: FloatArray, X: FloatArray, order: int = 2, error: float = 0.0) -> float:
         """Largest norm of the change of U'A X: one entry gives a rank-one matrix.
 
         The change of A X is multiplied by U', or that of A'U by X: no side is always shorter.
+        `error` is what rounding of both matrices may add to the norm for a pair.
         """
-        if self.kind.single and (order == 1 or not self.kind.pair):
+        if self.kind.pair:
+            return self.alpha * (_largest_of_pairs(U, X, order) + error)
+        if self.kind.single:
             first = [largest_two(_row_norms(side, order))[0] for side in (U, X)]
-            return self.alpha * first[0] * first[1] * (2 if self.kind.pair else 1)
+            return self.alpha * first[0] * first[1]
         if order != 2:
             return math.inf
         spectral = _DUALS["spectral"]
         return min(self.product(X) * spectral(U), self.product(U) * spectral(X))
 
-    def ritz(self, X: FloatArray, order: int = 2, error: float = 0.0) -> float:
-        """Largest norm of the change of X'A X, for a symmetric A (without loops: edges).
 
-        `error` is what rounding may add to the norm of a row of X.
-        """
-        if self.kind.pair:
-            first, second = largest_two(_row_norms(X, order))
-            return 2 * self.alpha * (first + error) * (second + error)
-        return self.core(X, X, order)
+_PAIRED = 1000  # numbers of the longest rows, of which all pairs are tried
+
+
+def _largest_of_pairs(U: FloatArray, X: FloatArray, order: int) -> float:
+    """Return the largest norm of U_i' X_j + U_j' X_i over pairs i < j, or a bound close to it.
+
+    In the Frobenius norm its square is |U_i|^2 |X_j|^2 + |U_j|^2 |X_i|^2 + 2 (U_i.U_j)(X_i.X_j).
+    With rows sorted by the longer of both, in parts of the longest ones, a pair with a row beyond
+    the first m has at most 2 a_1 a_(m + 1) for their lengths a.
+    """
+    longest = [max(float(_row_norms(side, order).max(initial=0.0)), 1e-300) for side in (U, X)]
+    U, X = U / longest[0], X / longest[1]
+    lengths = np.maximum(_row_norms(U, order), _row_norms(X, order))
+    ranked = np.argsort(-lengths, kind="stable")
+    m = min(len(X), max(2, _PAIRED // max(U.shape[1], X.shape[1])))
+    U, X = U[ranked[:m]], X[ranked[:m]]
+    sizes = np.outer(_row_norms(U, order), _row_norms(X, order)) ** order
+    rounding = NEGLIGIBLE * (sizes + sizes.T)  # also where two terms cancel
+    if order == 1:
+        both = np.einsum("ia,jb->ijab", U, X)
+        found = np.abs(both + both.swapaxes(0, 1)).sum(axis=(2, 3)) + rounding
+    else:
+        squares = sizes + sizes.T + 2 * (U @ U.T) * (X @ X.T) + rounding
+        found = np.sqrt(np.maximum(squares, 0.0))
+    np.fill_diagonal(found, 0.0)  # there are no loops
+    rest = 2 * lengths[ranked[0]] * lengths[ranked[m]] if m < len(lengths) else 0.0
+    return longest[0] * longest[1] * max(float(found.max(initial=0.0)), rest)
 
 
 # Of a public matrix, by what the change is bounded in.
@@ -259,7 +282,7 @@ class EntryQuery(_MatrixQuery):
             return (M + M.T) / 2
 
         k, error = X.shape[1], self._core_error(X, X)
-        l2, l1 = self.unit.ritz(X), self.unit.ritz(X, 1)
+        l2, l1 = self.unit.core(X, X), self.unit.core(X, X, 1)
         name, square = "rayleigh_quotient", (k, k)
         return rounded_release(name, square, l2, error, compute, l1=l1, symmetric=True)
 
@@ -393,6 +416,12 @@ def _moved(X: FloatArray, order: int) -> float:
     return 1 + 2.0**-25 * math.sqrt(X.size * columns)
 
 
+def _rounded_rows(X: FloatArray, order: int) -> tuple[float, float]:
+    """Return the norm of the longest row, and what rounding to 26 bits may add to it."""
+    added = 2.0**-25 * X.shape[1] * np.linalg.norm(X, axis=0).max(initial=0.0)
+    return float(_row_norms(X, order).max(initial=0.0)), float(added)
+
+
 class NormQuery(_MatrixQuery):
     """Products of a private matrix with public ones.
 
@@ -468,21 +497,26 @@ class NormQuery(_MatrixQuery):
         l1 = min(l1, math.sqrt(math.prod(shape)) * l2)
         return Bound(name, shape, l2 * _WIDER_ROUNDED, symmetric=symmetric, l1=l1 * _WIDER_ROUNDED)
 
+    def _cores(self, U: FloatArray, X: FloatArray) -> tuple[float, float]:
+        """Return the l2 and l1 bounds of the change of U'A X, of matrices rounded to 26 bits."""
+
+        def of(order: int) -> float:
+            (u, du), (x, dx) = (_rounded_rows(side, order) for side in (U, X))
+            bound = self.unit.core(U, X, order, 2 * (u * dx + du * x + du * dx))
+            return bound * _moved(U, order) * _moved(X, order)
+
+        return of(2), of(1)
+
     def core(self, U: FloatArray, X: FloatArray) -> Bounded:
         """Return U'A X: a factor ||U||_2 more, or the norms of U and X the other way round."""
         U, X = np.asarray(U, np.float64), np.asarray(X, np.float64)
-        l2, l1 = (
-            self.unit.core(U, X, order) * _moved(U, order) * _moved(X, order) for order in (2, 1)
-        )
-        bound = self._bound("projected_matrix", (U.shape[1], X.shape[1]), l2, l1)
+        bound = self._bound("projected_matrix", (U.shape[1], X.shape[1]), *self._cores(U, X))
         return Bounded(bound, self._answer(X, U, transpose=False))
 
     def ritz(self, X: FloatArray) -> Bounded:
         """Return X'A X of a symmetric A, of which the symmetric part is used."""
         X = np.asarray(X, np.float64)
-        # What rounding to 26 bits may add to the sum of absolute values of a row.
-        error = float(2.0**-25 * X.shape[1] * np.linalg.norm(X, axis=0).max(initial=0.0))
-        l2, l1 = (self.unit.ritz(X, order, error) * _moved(X, order) ** 2 for order in (2, 1))
+        l2, l1 = self._cores(X, X)
         bound = self._bound("rayleigh_quotient", (X.shape[1], X.shape[1]), l2, l1, symmetric=True)
         return Bounded(bound, self._answer(X, X, transpose=False))
 
@@ -500,30 +534,34 @@ class NormQuery(_MatrixQuery):
 # Notation: A is m x n with entries clipped to [lo, hi], which holds 0; both shapes are public. Rows
 # are scaled down to a public clip norm C after that, so one entry moves one row.
 #
-# Change of A'A by one entry: let a row have u outside the entry, s in it, and F(s) be the largest
-# ||x x' - y y'||_F for x the clipped (u, s) and y the clipped (u, 0). Unclipped it is |s| sqrt(2
-# |u|^2 + s^2), with |u|^2 <= C^2 - s^2. If both are clipped, x and y have norm C and angle
-# arctan(|s|/|u|), |u| >= C: sqrt(2) C^2 |s| / sqrt(|u|^2 + s^2), largest at |u| = C. If x alone is,
-# with z = |u|^2 the square is C^4 + z^2 - 2 C^2 z^2/(z + s^2), which falls and then rises in z:
-# largest at the ends of [max(C^2 - s^2, 0), C^2], which are the other cases (or y = 0: C^2). So
-# F(s) = |s| sqrt(2 C^2 - s^2) for |s| <= C, and sqrt(2) C^2 |s| / sqrt(C^2 + s^2) beyond.
-# add_remove is F of the larger bound; replace goes by way of 0: F(hi) + F(lo). Two PSD matrices of
-# norm C^2 are sqrt(2) C^2 apart at most, which (1, 1) and (1, -1) are for C = 1.
+# Change of A'A by one entry: a row has u outside of it and v or -w in it; x and y are the clipped
+# rows. The square is D = |x|^4 + |y|^4 - 2 (x.y)^2. An entry that is moved to 0 from the same sign
+# moves the rows apart, so let v >= w >= 0, s = v + w, z = |u|^2, d = v^2 - w^2 and C = 1.
+#
+# * No row is clipped: s^2 (2z + (v - w)^2), which grows up to z = 1 - v^2.
+# * Both are: 2 z s^2/((z + v^2)(z + w^2)), which falls beyond z = vw. If w s < 1, that is before it
+#   begins at z = 1 - w^2. Else it is 2 at z = vw: no PSD matrices of norm 1 lie farther apart.
+# * One is: with q = |y|^2 and b = w s, D(q) = 1 + q^2 - 2 (q - b)^2/(q + d). There D(1) - D(q) is
+#   (1 - q)(2 v^2 s^2/((1 + d)(q + d)) - (1 - q)): once positive it remains so, and for v >= 1 it is
+#   positive. If it is negative at the other end, q = 1 - d, then v^2 s^2 < d and D falls there; as
+#   its second derivative grows, it rises at most once. So D is largest at one of both ends.
+#
+# The ends give s^2 (2 (1 - v^2) + (v - w)^2) for v <= 1, and 2 (1 - w^2) s^2/(1 + d). The second
+# grows in v and w while w s < 1. So does the first where it is larger: for v - w >= s (s^2 - 2
+# w^2). So the bounds of entries are the worst v and w; add_remove has w = 0.
 
 
 def moment_change(unit: MatrixUnit, clip_norm: float) -> float:
     """Return the largest Frobenius norm of the change of A'A: see the module."""
-
-    def against_zero(s: float) -> float:
-        C = clip_norm
-        if s <= C:
-            return s * math.sqrt(2 * C * C - s * s)
-        return math.sqrt(2) * C * C * s / math.hypot(C, s)
-
-    if unit.adjacency == "replace":
-        by_zero = against_zero(abs(unit.low)) + against_zero(abs(unit.high))
-        return min(by_zero, math.sqrt(2) * clip_norm**2)
-    return against_zero(unit.largest)
+    w, v = (end / clip_norm for end in sorted((abs(unit.low), abs(unit.high))))
+    if unit.adjacency != "replace":
+        w = 0.0
+    s, square = v + w, 2.0
+    if w * s < 1:
+        square = 2 * (1 - w * w) * (s / math.hypot(v, math.sqrt(1 - w * w))) ** 2
+        if v <= 1:
+            square = max(square, s * s * (2 * (1 - v * v) + (v - w) ** 2))
+    return clip_norm * clip_norm * math.sqrt(square)
 
 
 class EntryRowQuery(PrivateQuery):
@@ -612,8 +650,19 @@ class EntryRowQuery(PrivateQuery):
         return rounded_release("gram", (n, n), l2, self._error(), compute, symmetric=True)
 
     def ritz(self, V: FloatArray) -> Bounded:
-        """Return V'A'A V: ||V'E V||_F <= ||V||_2^2 ||E||_F for the change E of A'A."""
+        """Return V'A'A V: ||V'E V||_F <= ||V||_2^2 ||E||_F for the change E of A'A.
+
+        And V'E V is pp' - qq' for the images p, q of a clipped row in both neighbours: at most
+        |p - q| |p + q|, of which |p + q| <= 2 C ||V||_2. With f, g <= 1 what clips them, p - q has
+        at most alpha r1, for the entry, and |f - g| |V'u| for the other entries u. That is largest
+        where the row is clipped by the largest entry alone: C (1 - cos) ||V||_2 for the angle
+        whose tangent is largest / C.
+        """
         V = np.asarray(V, np.float64)
-        l2 = moment_change(self.unit, self.clip_norm) * float(of_public(np.linalg.norm, V, 2)) ** 2
+        spectral, C = float(of_public(np.linalg.norm, V, 2)), self.clip_norm
+        most, length = self.unit.largest, math.hypot(C, self.unit.largest)
+        others = C * (most / length) * (most / (length + C)) * spectral
+        apart = self.unit.alpha * largest_two(_row_norms(V, 2))[0] + others
+        l2 = min(moment_change(self.unit, C) * spectral, 2 * C * apart) * spectral
         error = self._error() * float(np.linalg.norm(V)) ** 2
         return projected_gram(self._clipped_rows, V, l2, error)

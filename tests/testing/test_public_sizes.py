@@ -34,7 +34,7 @@ FOLDERS = (
 SIZES = {
     "BLOCK": 8, "CACHED": 4, "MEMORY": 64, "_JOINED": 4, "_TABLE": 3, "GRAM_FEATURES": 2,
     "MAX_ROWS": 3, "BLOCK_ROWS": 3, "_SMALL": 2, "MOST_DENSE": 2, "FEWEST_KEPT": 1,
-    "_FEWEST_KEPT": 1, "MAX_FLIPS": 16.0,
+    "_FEWEST_KEPT": 1, "MAX_FLIPS": 16.0, "_PAIRED": 2,
 }  # fmt: skip
 ROWS = 20  # are enough blocks of these sizes
 # Names that stand in comparisons and decide on no way of a fit, with the reason.

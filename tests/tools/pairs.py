@@ -188,9 +188,16 @@ def _ends(estimator):
 
 
 def _changed(what, shape, values, places, diagonal=None):
-    """Yield pairs that differ in some places; values: {what the others are: (others, old, new)}."""
+    """Yield pairs that differ in some places; values: {what the others are: (others, old, new)}.
+
+    A crossed matrix has values in the rows and columns of these places: there are the longest rows
+    of what iterations find.
+    """
     for name, (fill, *ends) in values.items():
-        pair = np.full((2, *shape), float(fill))
+        pair = np.full((2, *shape), 0.0 if name == "crossed" else fill)
+        if name == "crossed":
+            for i, j in places:
+                pair[:, i], pair[:, :, j] = fill, fill
         if diagonal is not None:
             pair[:, range(shape[0]), range(shape[0])] = diagonal
         for matrix, end in zip(pair, ends, strict=True):
@@ -202,14 +209,14 @@ def _changed(what, shape, values, places, diagonal=None):
 @register_pairs("entry")
 def _entry_pairs(estimator):
     d, (old, new) = max(2, _small(estimator) + 1), _ends(estimator)
-    values = {"empty": (0.0, old, new), "full": (new, old, new)}
+    values = {"empty": (0.0, old, new), "full": (new, old, new), "crossed": (new, old, new)}
     return _changed("one entry of an otherwise {} matrix", (d + 2, d), values, [(0, 0)])
 
 
 @register_pairs("edge")
 def _edge_pairs(estimator, nodes=4):
     n, (old, new) = max(nodes, _small(estimator) + nodes - 2), _ends(estimator)
-    values = {"empty": (0.0, old, new), "complete": (new, old, new)}
+    values = {"empty": (0.0, old, new), "complete": (new, old, new), "crossed": (new, old, new)}
     return _changed(
         "one edge of an otherwise {} graph", (n, n), values, [(0, 1), (1, 0)], diagonal=0.0
     )
