@@ -73,7 +73,8 @@ def test_a_client_of_several_users_reads_each_label_by_itself():
         client = PersonalizedClient(
             PERSONAL, X, with_one(odd), AggregationConfig(4, 1, 1), groups=USERS
         )
-        sent.append(client._query.class_frequency_sum().answer(1e-6))
+        units = np.ones(3), np.full(1, 0.5), 0.5
+        sent.append(client._query.pooled_regression_moments(*units).answer(1e-6))
     assert np.any(sent[0])
     for other in sent[1:]:
         np.testing.assert_array_equal(other, sent[0])

@@ -33,7 +33,6 @@ REFUSED = {
         [], [0, math.nan], 3, [[0, 1], [2, 3]], [None, 1], [1, "a"], [2**53 + 1, 0.5],
     ],
     "clip_norm": [0.0, -1.0, 1e-61, 1e61, "median", None, 10**400],
-    "coef_clip_norm": [0.0, "median"],
     "delta": [1.0, math.nan, 10**400],
     "entry_bounds": NOT_BOUNDS[:-2],
     "epsilon": [0.0, 1e-13, math.nan, 10**400],

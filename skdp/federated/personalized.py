@@ -21,10 +21,9 @@ from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.bounds import Ask, Bounded, PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
 from skdp.queries.columns import ColumnQuery, RankQuery
-from skdp.queries.sums import NumberQuery
 from skdp.queries.users import UserQuery
 from skdp.solvers.personalization import GlobalModel, Pooled, SecondMoment, UserDirections, View
-from skdp.solvers.user_heads import ClassMeans, HeadNorms, HeadRule, Heads, HeadVotes, MeanHead
+from skdp.solvers.user_heads import HeadRule, Heads, HeadVotes
 
 # Federated fits of personalised models: the requests of the server and the answers of devices.
 #
@@ -73,10 +72,6 @@ class FirstFitUsers(PrivateQuery):
             return GlobalModel(coef, np.zeros(self.n_outputs), own_means=True)
         return GlobalModel(coef, intercept)
 
-    def _small_heads(self, whitener: Any, U: FloatArray) -> Heads:
-        zero = GlobalModel(np.zeros((len(U), self.n_outputs)), np.zeros(self.n_outputs))
-        return Heads(self._view(whitener, None, None), U, zero)
-
     @staticmethod
     def sound_together(method: str, arguments: tuple[Argument, ...]) -> bool:
         """Whether a global intercept comes with global coefficients."""
@@ -93,11 +88,6 @@ class FirstFitUsers(PrivateQuery):
     def targets(self) -> ColumnQuery:
         """Return the query over the targets of one row of each user."""
         return self._users.targets()
-
-    def coef(self, *view_and_subspace: Any) -> NumberQuery:
-        """Return the rank query over the norms of the users' own coefficients (heads)."""
-        heads = self._small_heads(*view_and_subspace)
-        return cast(NumberQuery, HeadNorms(heads).asked(self._users))
 
     def pooled_regression_moments(
         self, weight: Any, target_center: Any, target_size: float
@@ -123,15 +113,6 @@ class FirstFitUsers(PrivateQuery):
         given = tuple(HeadRule(*rule) for rule in rules.tolist())
         return self._asked(HeadVotes(Heads(view, U, model), given))
 
-    def class_frequency_sum(self) -> Bounded:
-        """Return the sum over users of the class frequencies among their rows."""
-        return self._asked(ClassMeans(self.n_outputs))
-
-    def user_coef_sum(self, *heads_and_bounds: Any) -> Bounded:
-        """Return the sum of the users' clipped coefficients (heads)."""
-        *heads, logits, coef_clip_norm = heads_and_bounds
-        return self._asked(MeanHead(self._small_heads(*heads), logits, coef_clip_norm))
-
     def _asked(self, message: Any) -> Bounded:
         return cast(Bounded, message.asked(self._users))
 
@@ -151,10 +132,10 @@ class _AskUsers:
         self._ask = ask
 
     def grams(self, name: str, message: Any, *_: Any, **share: float) -> Any:
-        """Return the clients' answer to a message: a noisy sum, or rank queries over numbers."""
+        """Return the clients' answer to a message: a noisy sum."""
         return getattr(self._ask, name)(*message.public, **share)
 
-    sums = numbers = grams
+    sums = grams
 
     def scaled(self, *scaling: Any) -> Any:
         """Return the `Ask` over rows that are centred, scaled and clipped by public numbers."""
@@ -233,11 +214,6 @@ def is_rules(_: Any, value: Argument) -> bool:
     return bool((value >= 0).all() and (value[:, [0, 3, 4]] <= [2, 8, 8]).all())
 
 
-def is_level_bound(_: Any, value: Argument) -> bool:
-    """A positive number that is neither tiny nor huge."""
-    return isinstance(value, float) and _clients.TINY <= value <= 1 / _clients.TINY
-
-
 def _given(check: Any) -> Any:
     """Refuse None, too."""
     return lambda query, value: value is not None and check(query, value)
@@ -262,15 +238,11 @@ SIGNATURES: dict[type, _clients.Signatures] = {
         "columns": (),
         "scaled": (_clients.is_center, is_units, is_units),
         "targets": (),
-        "coef": (is_whitener, is_orthonormal),
         "pooled_regression_moments": (_clients.is_center, _LEVEL, _clients.is_positive),
         "feature_second_moment": (),
         "user_direction_gram": _VIEW,
         "head_rule_votes": (is_whitener, _given(is_coef), is_level, is_orthonormal, is_rules),
-        "class_frequency_sum": (),
-        "user_coef_sum": (is_whitener, is_orthonormal, _LEVEL, is_level_bound),
     },
-    NumberQuery: {"kept_below": (_clients.is_number,)},
     ColumnQuery: {"count": (), "grid": (is_grid,), "distances": (_clients.is_center, is_grid)},
     RankQuery: {"ranks": (is_points,)},
 }

@@ -28,7 +28,7 @@ from skdp.exceptions import (
 from skdp.queries.users import UserQuery
 from skdp.regression._plans import PersonalPlans
 from skdp.solvers import personalization
-from skdp.solvers.columns import FARTHEST, find_columns
+from skdp.solvers.columns import CUT, FARTHEST, find_columns
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.scaling import Scaling
 from skdp.solvers.user_heads import (
@@ -181,7 +181,7 @@ class PublicationMixin(FitsElsewhereMixin):
         elif not self.global_model_found_:
             said, level = "could use no global model", f"about {level}"
             remedy = "Use more users, a larger 'epsilon' or fewer columns."
-        elif not self._y_numeric and predicts_one_class(self._public_heads()[1].model):
+        elif not self._y_numeric and predicts_one_class(self._public_model()[1]):
             said, level = "could use one class only", "it nearly always"
             category = PartialSignalWarning
             remedy = "Use predict_proba."
@@ -234,13 +234,13 @@ class PublicationMixin(FitsElsewhereMixin):
 
 
 class Base(NamedTuple):
-    """What is learnt from all users before the subspace; labels have no model here."""
+    """What is learnt from all users before the subspace."""
 
     scaling: Scaling
     n: float
     shown: bool  # whether the scales of all columns were found
     shares: dict  # what is left of the budget
-    model: personalization.GlobalModel | None = None
+    model: personalization.GlobalModel
 
 
 def learn_base(estimator, ask, query, shares):
@@ -251,13 +251,19 @@ def learn_base(estimator, ask, query, shares):
     scaling = personalization.scaling_of(columns)
     limited = np.isfinite(scaling.limit)
     shown = bool((limited & columns.found).all())
-    if not estimator._y_numeric:  # logits of the global model are not those of a user
-        return Base(scaling, columns.n, shown, shares)
+    fitted = {"intercept": estimator.fit_intercept}
+    if not estimator._y_numeric:
+        # A wrong scale costs a score one column, and users who start from the model go without it.
+        guess = Scaling(columns.center, columns.deviation, np.full(len(limited), CUT))
+        scaling = scaling._replace(center=np.where(limited, scaling.center, columns.center))
+        size = query.n_features, query.n_outputs, shares["global"]
+        model = personalization.pooled_classes(ask.scaled(*guess), *size, **fitted)
+        coef, level = scaling.of_scaled(*guess.of_raw(model.coef, model.intercept))
+        return Base(scaling, columns.n, shown, shares, model._replace(coef=coef, intercept=level))
     n_noise = 0.0 if n else columns.count_noise()
     public["n"] = columns.n if estimator.fit_intercept else n
     unit, shares = _target_unit(estimator, ask, query.n_outputs, shares, public, n_noise)
     ask = ask.scaled(*scaling)  # columns that have no limit may hold entries of any size
-    fitted = {"intercept": estimator.fit_intercept}
     model = personalization.pooled_model(ask, limited, unit, shares["global"], **fitted)
     return Base(scaling, columns.n, shown, shares, model)
 
@@ -319,18 +325,19 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         if self._y_numeric:
             _validation.check_range(self)
             self._check_loss()
-        else:
-            _validation.check_real(
-                self, "coef_clip_norm", 1e-100, 1e100, closed="both", also=("auto",)
-            )
         _validation.check_option(self, "head_selection", ("private_vote", "subspace", "per_user"))
         _validation.check_bool(self, "fit_intercept", "require_groups", "whiten")
         self._shares()
 
     def _shares(self):
-        """Return the shares: the subspace is a matrix of d x d numbers, a vote has fewer."""
+        """Return the shares: a matrix of d x d numbers needs more than votes do.
+
+        A user's labels show its own direction far less well than all labels show a common one.
+        """
         shares = {
-            "subspace": 0.45, "global": 0.1, "columns": 0.1, "whitener": 0.05 * self.whiten,
+            "subspace": 0.45 if self._y_numeric else 0.15,
+            "global": 0.1 if self._y_numeric else 0.4,
+            "columns": 0.1, "whitener": 0.05 * self.whiten,
             "head": 0.06 * (self.head_selection == "private_vote"),
             "logits": 0.03 * (not self._y_numeric),
             "targets": 0.08 * self._y_numeric,
@@ -451,27 +458,28 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
 
     def _fit_session(self, session, query):
         """Make all releases; returns the public attributes."""
-        ask, p = session.ask(query), query.n_outputs
+        ask = session.ask(query)
         base = learn_base(self, ask, query, self._shares())
-        model, scaling, shares, public = base.model, base.scaling, base.shares, {}
+        model, scaling, shares = base.model, base.scaling, base.shares
         ask = ask.scaled(*scaling)
-        whitening, view, shared = self._subspace(ask, scaling.scale, shares, model)
+        start = model if self._y_numeric else None  # logits of all users are not those of one
+        whitening, view, shared = self._subspace(ask, scaling.scale, shares, start)
         # Without an intercept all users that can have a direction.
-        count, n = shared.count, base.n if self.fit_intercept else shared.count
+        n = base.n if self.fit_intercept else shared.count
         if self.adjacency == "replace":
-            n = count = float(max(query.n_rows, 1))
+            n = float(max(query.n_rows, 1))
             self._warn_of_delta(query.n_rows, session.unit)
-        if model is None:
-            model, public = self._mean_head(ask, view, shared.U, p, count, shares["global"])
-            mask = np.isfinite(scaling.limit)[:, None]  # others may have entries of any size
-            model = model._replace(coef=model.coef * mask, found=model.found and bool(mask.any()))
-            model = unshrunk(ask, Heads(view, shared.U, model), shares["logits"])
-        heads, choice = Heads(view, shared.U, model), fixed_choice(view)
+        limited = np.isfinite(scaling.limit)  # other columns may have entries of any size
+        if not self._y_numeric:
+            heads = Heads(view, shared.U, model.on(limited))
+            model = model.times(*unshrunk(ask, heads, shares["logits"]))
+        heads, choice = Heads(view, shared.U, model.on(limited)), fixed_choice(view)
         rules = all_rules(shared, view, base.shown)
         if self.head_selection == "private_vote":
             choice = elect(ask, heads, rules, n, shares["head"])
         elif self.head_selection == "per_user":
             choice = Choice(tuple(dict.fromkeys(rules)))
+        public = {} if self._y_numeric else {"classes_": self.classes_}
         return public | self._attributes_of(scaling, shared, whitening, model, choice, n)
 
     @staticmethod
@@ -513,16 +521,20 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
 
     # -- heads -----------------------------------------------------------------------------
 
-    def _public_heads(self):
-        """Return the scaling of rows, and what fits heads to them, from public attributes."""
+    def _public_model(self):
+        """Return the scaling of rows and the global model of scaled ones, from the attributes."""
         limit = np.where(np.isfinite(self.feature_bounds_[1]), FARTHEST, np.inf)
         scaling = Scaling(self.feature_center_, self.feature_scale_, limit)
         coef = np.atleast_2d(self.global_coef_).T
         seen = scaling.of_scaled(coef, np.ravel(self.global_intercept_))
-        model = personalization.GlobalModel(*seen, own_means=not self.target_scale_found_)
+        return scaling, personalization.GlobalModel(*seen, own_means=not self.target_scale_found_)
+
+    def _public_heads(self):
+        """Return the scaling of rows, and what fits heads to them, from public attributes."""
+        scaling, model = self._public_model()
         whitener = self.whitening_ * scaling.scale[:, None] if self.whiten else None
         view = self._view(whitener, model if self._y_numeric else None)
-        return scaling, Heads(view, self.components_.T, model)
+        return scaling, Heads(view, self.components_.T, model.on(np.isfinite(scaling.limit)))
 
     def _fitted_heads(self, query, users):
         """Fit the head of each user: private, never released."""

@@ -10,12 +10,8 @@ import numpy as np
 from scipy.special import softmax
 
 from skdp._validation import Seed, Split
-from skdp.base import warn_unseen
 from skdp.regression._personalized_base import PersonalizedBase
 from skdp.regression._scores import ScoredClassifierMixin, encode, public_classes
-from skdp.solvers.median_search import find_scale
-from skdp.solvers.personalization import GlobalModel
-from skdp.solvers.user_heads import HeadNorms, Heads, global_model
 
 
 class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
@@ -43,10 +39,6 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     budget_split : dict or "auto", default="auto"
         Budget fraction of each release. The keys depend on the other parameters; an error for a
         wrong key lists them.
-    coef_clip_norm : float or "auto", default=1.0
-        Largest norm of a user's coefficients (in units of the data) in their released mean.
-        Intercepts may differ by one logit from the released class frequencies. "auto" spends half
-        of the budget of that release on a private median.
     whiten : bool, default=True
         Whether to release a second moment and whiten the scaled features with it. False is for
         features without correlations.
@@ -82,12 +74,10 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     eigenvalues_ : ndarray of shape (n_features,)
         Released eigenvalues of the users' unit directions, in descending order.
     global_coef_ : ndarray of shape (n_features,) or (n_classes, n_features)
-        The global model, for users without one of their own: the mean of the users' clipped
-        coefficients, whose norm is too small, times a factor that noisy votes select.
+        The global model, for users without one of their own: a linear model of the classes of all
+        users together, times a factor that noisy votes select.
     global_intercept_ : float or ndarray of shape (n_classes,)
         Its intercept.
-    coef_clip_norm_ : float
-        The clip norm of coefficients that was used.
     feature_center_, feature_scale_ : ndarray of shape (n_features,)
         Released medians and scales of the columns, which users subtract and divide by.
     feature_bounds_ : ndarray of shape (2, n_features)
@@ -152,7 +142,6 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         delta: float = 1e-6,
         adjacency: str = "add_remove",
         budget_split: Split = "auto",
-        coef_clip_norm: float | str = 1.0,
         whiten: bool = True,
         head_selection: str = "private_vote",
         classes: Iterable[Any] | None = None,
@@ -167,7 +156,6 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         self.delta = delta
         self.adjacency = adjacency
         self.budget_split = budget_split
-        self.coef_clip_norm = coef_clip_norm
         self.whiten = whiten
         self.head_selection = head_selection
         self.classes = classes
@@ -183,20 +171,6 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
 
     def _scales_targets(self):
         return False  # they are labels
-
-    def _mean_head(self, ask, view, U, p, count, share):
-        """Release the mean of the users' heads, and the bound on these that was used."""
-        none = GlobalModel(np.zeros((len(U), p)), np.zeros(p))
-        heads, bound = Heads(view, U, none), self.coef_clip_norm
-        if bound == "auto":
-            numbers = HeadNorms(heads).asked(ask)
-            share /= 2
-            scale = find_scale(numbers.kept_below, share)
-            if not scale.found:
-                warn_unseen(self, "the users' models", scale.needed, "'coef_clip_norm'")
-            bound = scale.value
-        attributes = {"coef_clip_norm_": float(bound), "classes_": self.classes_}
-        return global_model(ask, heads, count, float(bound), share), attributes
 
     def _decide_classes(self, y=None):
         if y is None and self.classes is None:

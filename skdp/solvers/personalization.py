@@ -25,7 +25,7 @@ from skdp.data.factorisations import of_public, times_powers
 from skdp.solvers import local_fits
 from skdp.solvers.columns import CUT, FARTHEST, FoundColumns
 from skdp.solvers.linalg import signal_share, symmetric_noise_edge, top_eigenpairs
-from skdp.solvers.linear_regression import normal_equations, solve_normal_equations
+from skdp.solvers.linear_regression import NormalEquations, normal_equations, solve_normal_equations
 from skdp.solvers.scaling import Scaling, digest
 
 # The global model: a linear model of all users, from which their own models start.
@@ -59,6 +59,10 @@ class GlobalModel(NamedTuple):
     def times(self, coef: float, intercept: float) -> GlobalModel:
         """Return the model with multiples of its coefficients and intercepts."""
         return self._replace(coef=coef * self.coef, intercept=intercept * self.intercept)
+
+    def on(self, columns: NDArray[np.bool_]) -> GlobalModel:
+        """Return the model of the rows whose other columns are at their centres."""
+        return self._replace(coef=self.coef * columns[:, None])
 
     def predictions(self, batch: local_fits.UserBatch) -> FloatArray:
         """Predictions of a batch, in the unit of each user's targets."""
@@ -429,23 +433,61 @@ def pooled_model(
     """
     d, p = len(found), len(unit.center)
     weight = found / math.sqrt(d)
-    released = Pooled(weight, unit.center, unit.size, intercept).asked(ask, share=share)
-    count_shown = not intercept or released.value[-1, -1] >= CLEAR * released.noise_scale
-    if not (count_shown and unit.found):  # the number of users or the location of y is noise
+    equations, shown = _pooled_equations(ask, weight, unit, share, CUT * math.sqrt(p), intercept)
+    if not (shown and unit.found):  # the number of users or the location of y is noise
         return GlobalModel(np.zeros((d, p)), unit.center, own_means=not unit.found, found=False)
+    solution = solve_normal_equations(equations, 0.0)
+    # A model of which noise hides more than this predicts new users no better than a constant does.
+    kept = solution.above_noise & (solution.lost <= 0.8)
+    coef, level = solution.coefficients * weight[:, None], solution.intercepts + unit.center
+    return GlobalModel(coef, level, found=bool(kept.all()))
+
+
+def pooled_classes(ask: AsksUsers, d: int, p: int, share: float, *, intercept: bool) -> GlobalModel:
+    """Release the same moments of indicators of classes; return a linear model of logits.
+
+    All columns count, so their rows should be scaled by estimates of all columns. Probabilities
+    about 1/q of q classes change by (q - 1)/q^2 with a logit. Without a model the logits are those
+    of the class frequencies.
+    """
+    q, weight = max(p, 2), np.full(d, 1 / math.sqrt(d))
+    unit = TargetUnit(np.full(p, 1 / q), math.sqrt(q - 1) / q, True)
+    equations, shown = _pooled_equations(ask, weight, unit, share, math.sqrt(q), intercept)
+    solution = solve_normal_equations(equations, 0.0)
+    if shown and solution.likely.all():
+        slope = q * q / (q - 1)
+        coef = solution.coefficients * weight[:, None]
+        return GlobalModel(slope * coef, slope * solution.intercepts)
+    mean, logits = equations.target_mean, np.zeros(p)
+    if shown and intercept:
+        noise = p * float(equations.cross_noise[0] / (equations.weight * equations.bias)) ** 2
+        frequencies = 1 / q + mean * signal_share(float(mean @ mean), noise)
+        least = 1 / (equations.weight + 2)
+        frequencies = np.clip(frequencies, least, 1 - least)
+        logits = np.log(frequencies)
+        logits -= np.log(1 - frequencies) if p == 1 else logits.mean()
+    return GlobalModel(np.zeros((d, p)), logits, found=False)
+
+
+def _pooled_equations(
+    ask: AsksUsers, weight: FloatArray, unit: TargetUnit, share: float, norm: float, intercept: bool
+) -> tuple[NormalEquations, bool]:
+    """Release the moments of `Pooled`; also return whether the number of users is not noise.
+
+    `norm` bounds the targets of a row in their units.
+    """
+    p = len(unit.center)
+    released = Pooled(weight, unit.center, unit.size, intercept).asked(ask, share=share)
     equations = normal_equations(
         released.value, released.noise_scale, np.full(p, unit.size / _WEIGHT),
-        bias=_WEIGHT * intercept, clip_norm=CUT, target_norm=CUT * _WEIGHT * math.sqrt(p),
+        bias=_WEIGHT * intercept, clip_norm=CUT, target_norm=_WEIGHT * norm,
     )  # fmt: skip
     square = np.full(p, (DEVIATION * unit.size) ** 2)
     if intercept:  # the variance of what was released
-        square = np.diag(released.value)[d:-1] / equations.weight * (unit.size / _WEIGHT) ** 2
-        square -= equations.target_mean**2
-    solution = solve_normal_equations(equations._replace(square=square), 0.0)
-    # A model of which noise hides more than this predicts new users no better than a constant does.
-    shown = solution.above_noise & (solution.lost <= 0.8)
-    coef, level = solution.coefficients * weight[:, None], solution.intercepts + unit.center
-    return GlobalModel(coef, level, found=bool(shown.all()))
+        square = np.diag(released.value)[len(weight) : -1] / equations.weight
+        square = square * (unit.size / _WEIGHT) ** 2 - equations.target_mean**2
+    shown = not intercept or released.value[-1, -1] >= CLEAR * released.noise_scale
+    return equations._replace(square=square), bool(shown)
 
 
 # The whitener and the subspace that users share, from one direction of each user.

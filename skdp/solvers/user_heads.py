@@ -1,4 +1,4 @@
-"""Heads: what each user fits on top of the shared structure, what users elect, the mean.
+"""Heads: what each user fits on top of the shared structure, and what users elect.
 
 A `HeadRule` says how far a user may leave the shared subspace, how strongly coefficients and
 intercept are shrunk, and towards what. Users compare the rules by their own leave-one-out losses
@@ -14,20 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdp._limits import CLEAR, NEGLIGIBLE, FloatArray
+from skdp._limits import CLEAR, FloatArray
 from skdp.data.factorisations import times_powers
-from skdp.solvers.linalg import signal_share
 from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, UserBatch, softmax, unit
-from skdp.solvers.personalization import (
-    AsksUsers,
-    GlobalModel,
-    Message,
-    Seen,
-    Shared,
-    SumMessage,
-    View,
-)
-from skdp.solvers.postprocess import released_count
+from skdp.solvers.personalization import AsksUsers, GlobalModel, Seen, Shared, SumMessage, View
 
 # Penalties in units of a mean squared row, and variances of intercepts in the same units. With more
 # rules a bad one is more often chosen by chance: five penalties lost .02.
@@ -204,14 +194,6 @@ class Heads:
                 out[:, same] = path.errors(Y - offset, *priors)
         return out
 
-    def small(self, batch: UserBatch) -> FloatArray:
-        """Heads in the subspace, V (k, p) and intercepts: (n, (k + 1) p)."""
-        seen = self.view(batch)
-        path = RidgePath.of(seen.times(self.U))
-        fit = self._fit(batch, seen, path, fixed_choice(self.view).rules[0])
-        V, b = seen.undone(path.coefficients(fit), fit.intercept)
-        return np.concatenate([V.reshape(len(V), -1), b], axis=1)
-
     def fit(self, batch: UserBatch, choice: Choice) -> tuple[FloatArray, FloatArray]:
         """Fit each user by the elected rules: (n, (d + 1) p), private; and left-out residuals.
 
@@ -328,17 +310,16 @@ class HeadVotes(SumMessage):
 _SHRUNK = ((1, 1), (2, 1), (2, 2), (4, 1), (4, 4), (8, 1), (8, 8))
 
 
-def unshrunk(ask: AsksUsers, heads: Heads, share: float) -> GlobalModel:
-    """Return the global model that votes prefer among multiples of it, or between them.
+def unshrunk(ask: AsksUsers, heads: Heads, share: float) -> tuple[float, float]:
+    """Return the multiple of a global model that votes prefer, or one between them.
 
-    A mean of shrunk heads, cut to a norm, has logits that are too small: a user's few rows would
-    outweigh what all rows show.
+    Its logits are too small: a user's few rows would outweigh what all rows show.
     """
     rules = tuple(AS_ALL._replace(toward_global=a, toward_level=b) for a, b in _SHRUNK)
     released = HeadVotes(heads, rules).asked(ask, share=share)
     gaps = (released.value.max() - released.value) / math.hypot(released.noise_scale, 1.0)
-    times = np.exp(np.average(np.log(_SHRUNK), axis=0, weights=np.exp(-(gaps**2) / 4)))
-    return heads.model.times(*times) if heads.model.found else heads.model
+    coef, level = np.exp(np.average(np.log(_SHRUNK), axis=0, weights=np.exp(-(gaps**2) / 4)))
+    return (float(coef), float(level)) if heads.model.found else (1.0, 1.0)
 
 
 def elect(
@@ -365,114 +346,6 @@ def elect(
     return Choice(tuple(kept), *few, tuple(kept.values()))
 
 
-# The mean of the users' heads, which the classifier releases: a model for users without rows.
-
-
-@dataclass(frozen=True)
-class HeadNorms(Message):
-    """The norm of each user's coefficients (inf where it is not finite), for ranks alone."""
-
-    heads: Heads
-
-    name = "coef"
-
-    @property
-    def public(self) -> tuple[FloatArray | None, ...]:
-        """Its arrays."""
-        return self.heads.view.whitener, self.heads.U
-
-    def __call__(self, batch: UserBatch) -> FloatArray:
-        """Return the norms."""
-        values = self.heads.small(batch)[:, : -self.heads.model.intercept.size]
-        sizes = np.sqrt((values * values).sum(axis=1))
-        sizes = np.where(np.isfinite(sizes), sizes, np.inf)
-        return np.where(sizes > NEGLIGIBLE, sizes, 0.0)  # what is rounding does not count
-
-    def asked(self, users: Any) -> Any:
-        """Return what ranks public thresholds among the numbers."""
-        return users.numbers(self.name, self)
-
-
-@dataclass(frozen=True)
-class ClassMeans(SumMessage):
-    """The shares of each user's rows in all classes: a norm of at most 1, and a sum of 1."""
-
-    p: int
-
-    name = "class_frequency_sum"
-    public = ()
-
-    @property
-    def parts(self) -> tuple[tuple[Any, ...], ...]:
-        """One nonnegative vector."""
-        return (((max(self.p, 2),), 1.0, True),)
-
-    def __call__(self, batch: UserBatch) -> FloatArray:
-        """Return the shares."""
-        means = np.ldexp(batch.Y.mean(axis=1), batch.y_exponent[:, None]).clip(0.0, 1.0)
-        return np.hstack([1 - means, means]) if self.p == 1 else np.asarray(means)
-
-
-@dataclass(frozen=True)
-class MeanHead(SumMessage):
-    """Each user's coefficients, and its intercept about public logits, within a public bound."""
-
-    heads: Heads
-    logits: FloatArray
-    coef_clip_norm: float
-
-    name = "user_coef_sum"
-
-    @property
-    def public(self) -> tuple[Any, ...]:
-        """Its numbers."""
-        return self.heads.view.whitener, self.heads.U, self.logits, self.coef_clip_norm
-
-    @property
-    def parts(self) -> tuple[tuple[Any, ...], ...]:
-        """Coefficients, and intercepts."""
-        p, k = len(self.logits), self.heads.U.shape[1]
-        return ((k * p,), self.coef_clip_norm, False), ((p,), self.coef_clip_norm, False)
-
-    def __call__(self, batch: UserBatch) -> FloatArray:
-        """Return both, the intercepts in units of one logit; of one row, which has none, no gap."""
-        p, values = len(self.logits), self.heads.small(batch)
-        gaps = self.coef_clip_norm * (values[:, -p:] - self.logits) * (batch.Y.shape[1] > 1)
-        return np.concatenate([values[:, :-p], gaps], axis=1)
-
-
-def global_model(
-    ask: AsksUsers, heads: Heads, count: float, coef_clip_norm: float, share: float
-) -> GlobalModel:
-    """Release the mean head, clipped at a public bound: a model for users without rows.
-
-    Intercepts are logits. Released shares of the classes say where they lie, and each counts up to
-    one logit from there, whatever bounds the coefficients.
-    """
-    k, p = heads.U.shape[1], heads.model.intercept.size
-    logits = np.zeros(p)
-    if heads.view.intercept:
-        share /= 2
-        shares = ClassMeans(p).asked(ask, share=share)
-        size, total, noise = len(shares.value), shares.value.sum(), shares.noise_scale
-        # Users with one label have no direction, so `count` leaves them out; class means do not.
-        count = max(count, released_count(total, math.sqrt(size) * noise))
-        priors = 1 / size + _shrunk(shares.value - total / size, noise) / count
-        logits = np.log(np.maximum(priors, (1 + noise / 2) / (count + 2)))  # some are < 0
-        logits = logits[1:] - logits[0] if p == 1 else logits - logits.mean()
-    released = MeanHead(heads, logits, coef_clip_norm).asked(ask, share=share)
-    sums = released.value[: k * p]
-    # The squared norm per entry of a sum of n heads of random directions, clipped to their level.
-    chance = released.noise_scale**2 + coef_clip_norm**2 * count / (k * p)
-    found = float(sums @ sums) > chance * (k * p + CLEAR * math.sqrt(2 * k * p))
-    V = _shrunk(sums, released.noise_scale) / count * found
-    coef = heads.view.coefficients(heads.U @ V.reshape(k, p))
-    if heads.view.intercept:
-        gap = _shrunk(released.value[k * p :], released.noise_scale) / count
-        logits = logits + gap / coef_clip_norm
-    return GlobalModel(coef, logits, found=found)
-
-
 def predicts_one_class(model: GlobalModel) -> bool:
     """Whether hardly a row has scores that differ as much as the intercepts do.
 
@@ -484,8 +357,3 @@ def predicts_one_class(model: GlobalModel) -> bool:
     top = int(np.argmax(b))
     lengths = np.linalg.norm(np.delete(coef - coef[:, [top]], top, axis=1), axis=0)
     return bool(np.all(np.delete(b[top] - b, top) > 1.5 * CLEAR * lengths))
-
-
-def _shrunk(sums: FloatArray, noise: float) -> FloatArray:
-    """Return noisy sums, shortened by what the noise alone adds to their square."""
-    return np.asarray(sums * signal_share(float(sums @ sums), sums.size * noise**2))

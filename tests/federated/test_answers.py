@@ -31,11 +31,11 @@ PUBLIC = {  # method -> public arguments, of which those are sent that it takes
     "moment": [(0.85,), (KEPT, 1.0, np.zeros(3))], "projected_gram": [(V,)],
     "gram_product": [(V,)], "sizes_above": [(1.0,)], "product": [(1.0,)], "right": [(V,)],
     "left": [(V,)], "core": [(V, V)], "ritz": [(V,)],
-    "targets": [()], "coef": [(np.eye(D), LINE)], "scaled": [(ZERO, ONE, 9 * ONE)],
+    "targets": [()], "scaled": [(ZERO, ONE, 9 * ONE)],
     "pooled_regression_moments": [(ONE, LEVEL, 1.0)],
     "feature_second_moment": [()], "user_direction_gram": [(), VIEW],
     "head_rule_votes": [(*VIEW, LINE, RULES)],
-    "user_coef_sum": [(np.eye(D), LINE, LEVEL, 1.0)], "grid": [(GRID,)],
+    "grid": [(GRID,)],
     "distances": [(ZERO, GRID)], "ranks": [(np.ones(D, np.intp),), (np.ones(1, np.intp),)],
 }  # fmt: skip
 

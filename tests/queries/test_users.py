@@ -48,9 +48,7 @@ def contributions(p):
         ),
         "votes": starts.UserDirections(view, D).asked,
         "head_votes": user_heads.HeadVotes(heads, rules).asked,
-        "class_frequency_sum": user_heads.ClassMeans(p).asked,
-        "mean_head": user_heads.MeanHead(heads, np.ones(p), 2.0).asked,
-        "kept_below": lambda q: user_heads.HeadNorms(heads).asked(q).kept_below(1.0),
+        "pooled_classes": lambda q: base.pooled_classes(Recorder(q), D, p, 1.0, intercept=True),
         "target_ranks": lambda q: (
             q.targets().distances(np.zeros(p), np.ones((p, 1))).ranks(np.zeros(p, int))
         ),

@@ -746,6 +746,24 @@ def test_a_rare_class_is_said_to_be_predicted_of_hardly_any_row(rng):
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_new_users_get_what_labels_of_all_users_show():
+    """A column tells the level of a user, so that no user's own rows show what it does for all."""
+    rng, n = np.random.default_rng(0), 200
+    groups, level = np.repeat(np.arange(n), 3), rng.standard_normal(n)
+    X = rng.standard_normal((3 * n, 4)) + 1.5 * level[groups][:, None] * np.eye(4)[0]
+    y = 2 * level[groups] + rng.logistic(size=3 * n) > 0
+    known, units = groups < 150, (X * [1, 1, 50, 1] + [0, 100, 0, 0])
+    data = units[known], y[known], groups[known]
+    model = seeded(DPPersonalizedClassifier, data, classes=[False, True], epsilon=10.0)
+    assert model.global_model_found_
+    assert model.score(units[~known], y[~known], groups[~known]) > 0.7
+    few = seeded(DPPersonalizedClassifier, data, classes=[False, True], epsilon=1.0)
+    lost = np.isinf(few.feature_bounds_[1])  # heads go without columns in unknown units
+    assert lost.any() and few.global_coef_[lost].all()
+    assert not few._public_heads()[1].model.coef[lost].any()
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_classes_are_public():
     X, y, groups = labelled(40)
     with pytest.warns(PrivacyWarning, match="classes"):

@@ -198,7 +198,6 @@ AXES = {
     skdp.DPPersonalizedClassifier: {
         "classes": [[0, 1], [0, 1, 2]], "adjacency": ADJACENCIES,
         "head_selection": ["private_vote", "per_user", "subspace"],
-        "coef_clip_norm": [1.0, "auto"],
     },
     skdp.DPRidge: {
         "privacy_unit": ["row", "group"], "adjacency": ADJACENCIES, "clip_norm": ["auto", 2.0],
@@ -425,7 +424,7 @@ SELDOM = [
         budget_split=_even("columns targets subspace global"), **_RARE,
     ),
     skdp.DPPersonalizedClassifier(
-        1, classes=[1, 0], whiten=False, require_groups=True, coef_clip_norm=0.1, epsilon=8.0,
+        1, classes=[1, 0], whiten=False, require_groups=True, epsilon=8.0,
         head_selection="subspace", fit_intercept=False,
         budget_split=_even("columns logits subspace global"), **_RARE,
     ),
