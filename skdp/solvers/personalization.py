@@ -454,7 +454,7 @@ def pooled_classes(ask: AsksUsers, d: int, p: int, share: float, *, intercept: b
     unit = TargetUnit(np.full(p, 1 / q), math.sqrt(q - 1) / q, True)
     equations, shown = _pooled_equations(ask, weight, unit, share, math.sqrt(q), intercept)
     solution = solve_normal_equations(equations, 0.0)
-    if shown and solution.likely.all():
+    if shown and solution.likely.any():  # the scores of one class may be as they are by chance
         slope = q * q / (q - 1)
         coef = solution.coefficients * weight[:, None]
         return GlobalModel(slope * coef, slope * solution.intercepts)

@@ -306,8 +306,9 @@ def _user_pairs(estimator):
 
     base = [(rng.standard_normal((9, d)), 3 * rng.standard_normal(9)) for _ in range(12)]
     if estimator.adjacency == "replace":
-        X, y = rng.standard_normal((8, d)), 1e3 * rng.standard_normal(8)
-        for other in ((X[:, ::-1], -y), (np.roll(X, 1, 1), y)):
+        X, y = 3 * rng.standard_normal((8, d)), 1e3 * rng.standard_normal(8)
+        X[:, d // 2 :] = 0  # the columns of the other user
+        for other in ((X[:, ::-1], -y), (np.roll(X, d // 2, 1), y)):
             yield "a user turned", data([*base, (X, y)]), data([*base, other])
         return
     for i in range(3):
