@@ -335,8 +335,8 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         A user's labels show its own direction far less well than all labels show a common one.
         """
         shares = {
-            "subspace": 0.45 if self._y_numeric else 0.15,
-            "global": 0.1 if self._y_numeric else 0.4,
+            "subspace": 0.45 if self._y_numeric else 0.35,
+            "global": 0.1 if self._y_numeric else 0.2,
             "columns": 0.1, "whitener": 0.05 * self.whiten,
             "head": 0.06 * (self.head_selection == "private_vote"),
             "logits": 0.03 * (not self._y_numeric),
