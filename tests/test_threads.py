@@ -9,6 +9,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from skdp.base import _NARROW, BaseDPEstimator, atomic
 from skdp.data.blocks import one_blas_thread, quietly
+from skdp.data.units import UserRows
+from skdp.queries.users import UserQuery
 from tools.outcomes import refuses
 
 
@@ -63,6 +65,18 @@ def test_trouble_with_floats_is_silent_inside_and_only_there():
     with warnings.catch_warnings(action="error"):
         assert np.isnan(quietly(lambda x: np.log(x) * x)(np.zeros(1)))
         refuses(RuntimeWarning, None, np.log, np.zeros(1))
+
+
+def test_sums_of_users_are_made_on_one():
+    """With more, bits of a sum would depend on what else the process does."""
+    seen, users = [], UserRows(np.ones((2, 1)), np.ones((2, 1)), np.arange(2), False)
+
+    def local(batch):
+        seen.append(blas_threads())
+        return np.ones((batch.shape[0], 1))
+
+    UserQuery(users, adjacency="add_remove").sums("mean", local, (((1,), 1.0),)).answer(1.0)
+    assert seen == [{1}]
 
 
 class _Seen(BaseDPEstimator):

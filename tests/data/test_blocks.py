@@ -1,13 +1,15 @@
 """Numbers of rows: the same for dense and CSR rows, and independent of other rows."""
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import permutations
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from skdp.data import blocks, units, views
-from skdp.data.blocks import dense, finite_rows, row_source
+from skdp.data.blocks import dense, finite_rows, row_source, without_duplicates
 from skdp.data.histories import history_rows
 from skdp.data.numbers import RowColumns, restricted
 from skdp.data.units import UserRows
@@ -59,6 +61,30 @@ def test_sums_of_many_blocks_stay_exact(monkeypatch):
     source, one = InBlocks(*[np.ones((8, 1))] * 100), 2**52 - 1
     total = blocks.sum_rows(source, lambda _: np.array([float(one)]), (1,), exact=True, n_jobs=1)
     assert total.tolist() == [100 * one]
+
+
+def test_temporary_arrays_are_those_of_one_thread():
+    """Two threads with one buffer would add the rows of each other, beyond any bound."""
+    held = blocks.ScratchOfThread()
+    with ThreadPoolExecutor(1) as pool:
+        others = pool.submit(lambda: held.rows.shaped((3,))).result()
+    assert not np.shares_memory(held.rows.shaped((3,)), others)
+
+
+def test_entries_of_sparse_records_are_cut_in_their_units():
+    rows = sp.csr_array([[8.0, 0.0], [-9.0, np.inf], [0.0, 1.0]])
+    scale = views.RowScale(np.zeros(2), np.array([2.0, 1.0]), -3.0, 3.0)
+    (block,) = views.records_in_units([views.Zipped(rows, {})], scale)
+    np.testing.assert_array_equal(dense(block.rows), [[3.0, 0.0], [-3.0, np.nan], [0.0, 1.0]])
+
+
+def test_duplicates_of_a_cell_have_one_sum_in_any_order():
+    values = np.array([1e16, 1.0, -1e16, 1.0, 3.0])
+    sums = {
+        without_duplicates(sp.coo_array((values[list(order)], np.zeros((2, 5), int)))).data[0]
+        for order in permutations(range(5))
+    }
+    assert len(sums) == 1
 
 
 @pytest.mark.parametrize("block", [90, 2**20])

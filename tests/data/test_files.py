@@ -40,6 +40,14 @@ def test_a_row_that_is_not_finite_contributes_nothing(tmp_path):
         assert_same_bits(fitted(model, good), fitted(model, rows))
 
 
+def test_indices_outside_of_the_columns_are_refused_where_rows_are_read(tmp_path):
+    """They would read other memory, and no header shows them."""
+    wrong = sp.csr_array((np.ones(1), np.array([7]), np.array([0, 1])), shape=(1, 2))
+    sp.save_npz(tmp_path / "wrong.npz", wrong)
+    refuses(ValueError, None, stored_rows.BlockFiles([tmp_path / "wrong.npz"]).whole)
+    refuses(ValueError, "another shape", stored_rows.rows_of_block, wrong, 2)
+
+
 def test_a_memory_map_is_neither_copied_nor_scanned(mapped, monkeypatch):
     seen = []
     true = RowQuery.__init__

@@ -184,9 +184,11 @@ def test_a_ledger_is_charged_what_a_secure_sum_of_parts_of_rows_costs(inside):
     assert ledger.spent.mu == pytest.approx(p * servers[0].privacy_spent_.mu)
 
 
-def test_a_ledger_that_cannot_pay_a_secure_sum_opens_nothing():
+@pytest.mark.parametrize("least", [1.8, 2.5])
+def test_a_ledger_that_cannot_pay_a_secure_sum_opens_nothing(least):
+    """The charge of the first share fits into the budget, or no charge does."""
     mu = server(1.0, **ROWS)._state.running.session.spent().mu
-    servers, ledger = [], PrivacyLedger(2.0, 1e-6)
+    servers, ledger = [], PrivacyLedger(mu=least * mu)
 
     def in_the_ledger():
         with ledger:

@@ -300,6 +300,19 @@ def test_a_row_has_one_loss_whatever_the_shape_of_y(loss, n_targets):
             assert abs(float(more.answer(0.0) - bounded.answer(0.0))) <= bounded.bound.l2
 
 
+@pytest.mark.parametrize("loss", ["squared_error", "reconstruction"])
+def test_no_bit_of_a_loss_depends_on_how_a_table_lies_in_memory(loss):
+    """One row lies in both orders: in a table by columns its numbers would be added otherwise."""
+    method, each = _scorers.LOSSES[loss]
+    tables = np.asfortranarray(RNG.standard_normal((20, 90))), np.zeros((20, 90), order="F")
+
+    def losses(truth, found):
+        return _scorers._by_row(method, each, truth, truth, found)
+
+    alone = [losses(*(table[[i]] for table in tables)) for i in range(20)]
+    np.testing.assert_array_equal(losses(*tables), np.concatenate(alone))
+
+
 def test_a_score_that_fails_when_something_was_read_is_paid(monkeypatch):
     scorer, model = make_private_scorer("squared_error", (0.0, 1.0)), Constant()
     monkeypatch.setattr(LossQuery, "total", lambda _: 1 / 0)  # the count was read before

@@ -570,7 +570,8 @@ def test_a_child_takes_nothing_from_the_stream_of_its_parent(path):
     for _ in range(STEPS - 1):
         if (child := os.fork()) == 0:
             signal.alarm(20)
-            for act in (this.step, this.close, partial(Acts, path)):
+            opened = this.group.keeper.store._lock.opened
+            for act in (this.step, this.close, partial(Acts, path), opened):
                 with contextlib.suppress(PrivacyError):
                     act()
                     os._exit(1)
@@ -604,6 +605,22 @@ def test_a_change_that_was_not_committed_is_not_remembered(user, path, monkeypat
         (this if user is Fits else user(f"{path}2")).step()
     assert user(path if user is Fits else f"{path}2").step() is not None
     this.close()
+
+
+def test_a_stream_whose_write_was_interrupted_ends_here(path):
+    """Nobody knows how much was written: who opens the file again reads it."""
+    this = Acts(path)
+
+    def struck(name, half):
+        if name == "COMMIT":
+            raise KeyboardInterrupt
+
+    with recorded(struck), pytest.raises(KeyboardInterrupt):
+        this.step()
+    assert this.group.keeper.store._lock._descriptor is None
+    again = Acts(path)
+    assert again.done() == 0
+    again.close()
 
 
 def test_a_change_that_is_not_in_the_file_is_refused(path, monkeypatch):

@@ -52,6 +52,15 @@ def test_infinite_losses_are_cut_and_nan_is_the_middle():
     refuses(ValueError, "one number for each row", more.total().answer, 2.0**-10)
 
 
+def test_each_loss_is_rounded_by_itself():
+    """A sum of floats would have errors in proportion to the number of rows."""
+    step = 2.0**-10
+    rows = LossQuery(
+        lambda: np.full(1001, 0.5 + 0.4 * step), lambda: 1001, (0.0, 1.0), adjacency="add_remove"
+    )
+    assert rows.total().answer(step) == 0
+
+
 def test_users_count_once():
     losses, owners = np.array([0.0, 1.0, 1.0, 9.0]), np.array([0, 0, 2, 2])
     rows = LossQuery(lambda: losses, lambda: 4, (0.0, 1.0), adjacency="add_remove", owners=owners)

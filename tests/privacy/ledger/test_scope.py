@@ -231,6 +231,23 @@ def test_the_list_of_processes_is_read_again_only_for_an_ancestor(monkeypatch, t
     withdraw()
 
 
+def test_what_a_child_learns_of_its_parent_counts(monkeypatch, tmp_path):
+    """A fork server starts it, so that the parent is known once the child has begun."""
+    monkeypatch.setattr(scope, "_PLACES", (str(tmp_path),))
+    monkeypatch.setattr(scope, "_SEEN", {})
+    monkeypatch.setattr(scope, "_ancestors", set)
+    parent = None
+    monkeypatch.setattr(scope.multiprocessing, "parent_process", lambda: parent)
+    with (scope._own_folder() / "42-held").open("x+") as file:
+        file.write("here")
+        file.flush()
+        scope._lock(file, exclusive=True)
+        assert dict(scope._announced()) == {}
+        parent = Mock(pid=42)
+        monkeypatch.setattr(scope, "_ancestors", lambda: {"42"})
+        assert dict(scope._announced()) == {"held": ("here", "")}
+
+
 def told_later(queue, go):
     go.get()
     queue.put(attempt())

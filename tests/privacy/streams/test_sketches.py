@@ -109,8 +109,9 @@ def test_each_state_that_is_opened_adds_the_error_of_its_sampler():
     one, two = (sketches.merged_receipt([[state] * n], clipped_rows=False)[0] for n in (1, 2))
     assert one.epsilon == 30.0 and two.epsilon > 30.0 * (1 + 1e-9)
     assert two.epsilon == pytest.approx(two.epsilon_at(1e-6), rel=1e-12)
-    state += [state[0] | {"seeded": True}]
-    assert sketches.merged_receipt([[state]], clipped_rows=False)[0].seeded
+    state += [state[0] | {"seeded": True, "delta": 1e-5}]
+    merged = sketches.merged_receipt([[state]], clipped_rows=False)[0]
+    assert merged.seeded and merged.delta == 1e-5
 
 
 def spend(number, epsilon):
