@@ -122,7 +122,8 @@ def evidence(
     units = np.hypot(released.cross_noise, mean_noise / (released.bias or math.inf))
     if noise == 0.0:
         return np.zeros(len(units)), *np.ones((2, len(units)), dtype=bool)
-    ratio, losses = np.minimum(m / noise, 1e100), np.empty((2, len(units), len(_GRID)))
+    ratio = np.minimum(m, 1e100 * noise) / noise  # alpha may be as large as numbers get
+    losses = np.empty((2, len(units), len(_GRID)))
     P, parts, chosen = released.directions, np.zeros((3, len(units))), 1 + bool(len(few))
     used = _GRID * (ratio.sum() / max(released.weight, 1.0))
     for j, (unit, square) in enumerate(np.broadcast(units, released.square)):

@@ -57,6 +57,16 @@ def test_without_noise_it_is_ridge(adjacency, fit_intercept, q):
         assert np.shape(ours.coef_) == np.shape(theirs.coef_)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("alpha", [1e-320, 1.7e308])
+def test_no_penalty_is_too_large_or_small_for_the_noise(alpha):
+    X, y = data(n=50)
+    ours = DPRidge(alpha, epsilon=100, clip_norm=1.0, random_state=0).fit(X, y)
+    classes = DPRidgeClassifier(alpha, epsilon=100, clip_norm=1.0, classes=[0, 1], random_state=0)
+    for coef in (ours.coef_, classes.fit(X, y > 2).coef_):
+        assert np.all(np.isfinite(coef)) and (alpha < 1 or np.all(np.abs(coef) < 1e-290))
+
+
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*no noise|.*classes from y:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("fit_intercept", [True, False])
