@@ -53,6 +53,24 @@ def test_overlaps_leave_as_many_as_there_were():
     assert blas_threads() == {2}
 
 
+def test_a_number_of_another_thread_is_overruled():
+    """A notebook may have set one, which since threadpoolctl 3.8 no other thread could change."""
+    seen = []
+
+    def fit():
+        with one_blas_thread():
+            seen.append(blas_threads())
+            threadpool_limits(2, user_api="blas")  # by other code in the middle of it
+            seen.append(quietly(lambda _: blas_threads())(None))
+
+    threadpool_limits(2, user_api="blas")  # this thread has it from here on
+    other = threading.Thread(target=fit)
+    other.start()
+    other.join()
+    assert seen == [{1}, {1}]
+    assert blas_threads() == {2}
+
+
 def test_an_error_restores_the_threads():
     with pytest.raises(RuntimeError), one_blas_thread():
         raise RuntimeError

@@ -12,10 +12,10 @@ last two: `work` gets a `RowSource` there, and only the sum returns. A block is 
 The sources are `DenseRows` (arrays and memory maps) and `SparseRows` in memory,
 `stored_rows.BlockFiles`, `stored_rows.DaskParts`, and `views.InTurn` (several sources one after the
 other). `units.GroupRows` and `units.UserRows` hand out the rows of one privacy unit together.
-`views.ViewedRows` (a public function of the blocks) and `views.ZippedRows` wrap
-another source; `numbers.RemoteView` wraps remote rows. `units.Placed` joins rows with their targets
-or labels. `numbers.RowColumns` caches a few numbers of each row on the machine that holds the row.
-The cache of users' numbers has a limit of memory (`views.Memory`).
+`views.ViewedRows` (a public function of the blocks) and `views.ZippedRows` wrap another source;
+`numbers.RemoteView` wraps remote rows. `units.Placed` joins rows with their targets or labels.
+`numbers.RowColumns` caches a few numbers of each row on the machine that holds the row. The cache
+of users' numbers has a limit of memory (`views.Memory`).
 
 Integer terms (see `skdp.data.integers`) are exact in float64 below 2**53 inside a block and
 in int64 across blocks, so no result depends on how the rows were divided into blocks.
@@ -47,11 +47,10 @@ from skdp.exceptions import PrivacyError
 __all__ = ["one_blas_thread", "quietly"]
 
 # Limiting BLAS to one thread: results are then the same bit for bit, and small products are faster.
-
 _state: dict[str, Any] = {}
 _blas = cache(ThreadpoolController)
 # Since threadpoolctl 3.8, a thread that changed the number is the only one that may, until then.
-_let_others_change_it = getattr(OpenBLASController, "clear_controlling_thread", bool)
+_anyone_may = getattr(OpenBLASController, "clear_controlling_thread", lambda force: None)
 
 
 def _start_anew() -> None:
@@ -68,23 +67,24 @@ if hasattr(os, "register_at_fork"):
 def one_blas_thread() -> Iterator[None]:
     """Limit all BLAS libraries to one thread, until the last of overlapping callers has left.
 
-    The number is a setting of the whole process. If the first caller, who changes it, restored it,
-    too, the others would go on with more threads, and round differently.
+    The number is a setting of the whole process, which other code changes, too: each caller sets
+    it. If the first one restored it when it leaves, the others would round differently.
     """
     caller, running = object(), _state["running"]
     try:
         with _state["lock"]:
             running.add(caller)
-            if _state["limit"] is None:
-                _state["limit"] = _blas().limit(limits=1, user_api="blas")
+            _anyone_may(force=True)
+            limit = _blas().limit(limits=1, user_api="blas")
+            _state["limit"] = _state["limit"] or limit
         yield
     finally:
         with _state["lock"]:
             running.discard(caller)
             if not running and _state["limit"] is not None:
-                _state["limit"].restore_original_limits()
-                _state["limit"] = None
-            _let_others_change_it()
+                _anyone_may(force=True)
+                _state["limit"] = _state["limit"].restore_original_limits()  # None
+                _anyone_may(force=True)
 
 
 # Arrays that are allocated once and used for one block after the other.

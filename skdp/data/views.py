@@ -391,7 +391,7 @@ def mean_targets(blocks: Iterable[Groups]) -> Iterator[Groups]:
     """Yield groups whose rows all have the mean target of their group."""
     for block in blocks:
         parts = block.targets.reshape(block.shape[0], block.each, -1) / block.each
-        with np.errstate(over="ignore"):  # a warning would reveal the largest float
+        with np.errstate(all="ignore"):  # a warning would reveal the largest float
             # Sums in order of size: no bit depends on other groups, or on the order of rows.
             means = np.add.accumulate(np.sort(parts, axis=1), axis=1)[:, -1:]
         y = np.broadcast_to(means, parts.shape).reshape(block.targets.shape)

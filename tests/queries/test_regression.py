@@ -478,6 +478,9 @@ def test_means_of_groups_are_of_their_own_rows_alone(n_targets, rng):
         np.testing.assert_array_equal(together[first], alone)
         if i != 4:
             np.testing.assert_allclose(alone, np.mean(y[ids == i], axis=0), rtol=1e-6, atol=1e-4)
+    infinite = query_of(np.zeros((2, 1)), np.array([[math.inf], [-math.inf]]), ids=[0, 0])
+    (block,) = infinite.of_group_means()._source.blocks()  # silent, too
+    assert np.isnan(block.targets).all()
 
 
 def test_a_group_has_the_targets_of_all_of_its_rows():
