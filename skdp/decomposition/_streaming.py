@@ -174,7 +174,7 @@ class StreamingMixin:
         """
         group = self._private
         if group is None:
-            raise PrivacyError("no stream is running.")
+            raise PrivacyError("no stream is running: none was started, or it has ended.")
         if self._acknowledged != group.acts and group.steps:
             self._keep_stream(group)
         else:

@@ -84,9 +84,9 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         Budget fraction of each release. The keys depend on the other parameters; an error for a
         wrong key lists them.
     fit_intercept : bool, default=True
-        Whether to fit an intercept: 6% of the budget find a private centre of y, and 30% of that of
-        the gradients search again if they find none. False is for y and X that are centred by
-        public numbers.
+        Whether to fit an intercept: 6% of the budget find a private centre of y. If they find none,
+        a second search takes 30% of the budget of the gradients. False is for y and X that are
+        centred by public numbers.
     fit_biases : bool, default=True
         Whether to fit a mean of each row and column of the matrix too, if X is CSR (ratings) and an
         intercept is fitted. They receive 20% of the budget of the gradients, or all of it if there
