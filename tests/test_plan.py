@@ -340,8 +340,9 @@ def test_what_is_needed_halves_the_loss():
     plan = pca.plan(1000, 40, skew=even)
     assert 0.35 < pca.plan(plan.required_samples, 40, skew=even).error / plan.error < 0.7
     assert math.isinf(skdp.DPRidge(epsilon=0.1).plan(100, 30).required_samples)
-    needed = [skdp.DPRidge().plan(n, 30).required_samples / n for n in (2000, 2700, 3800)]
-    assert max(needed) < 1.7 * min(needed)
+    for model, n, d in ((skdp.DPRidge(), 5000, 30), (skdp.DPRidgeClassifier(), 3000, 20)):
+        plan = model.plan(n, d)  # the rows of larger data begin with the same ones
+        assert 0.35 < model.plan(plan.required_samples, d).error / plan.error < 0.7
 
 
 def test_more_rows_are_not_asked_for_where_they_add_noise():
@@ -465,11 +466,14 @@ def test_skewed_rows_have_the_stated_spectrum(n, d):
     """Also where one direction holds nearly all: skewed columns alone would add others."""
     shares = np.full(d, 1e-4 / d)
     shares[0] = 1 - 1e-4
-    X = _made.skewed_rows(np.random.default_rng(0), n, shares, np.linspace(1, 4, d))
-    squares = np.linalg.svd(X, compute_uv=False) ** 2
-    assert 0.5 * n < squares[0] < 1.5 * n
-    assert np.sum(squares[1:]) < 2e-4 * squares[0]
-    assert np.median(np.abs(skew(X))) > 1  # long tails do not cancel
+    skews = []
+    for seed in range(5):
+        X = _made.skewed_rows(np.random.default_rng(seed), n, shares, np.linspace(1, 4, d))
+        squares = np.linalg.svd(X, compute_uv=False) ** 2
+        assert 0.5 * n < squares[0] < 1.5 * n
+        assert np.sum(squares[1:]) < 2e-4 * squares[0]
+        skews.append(np.median(np.abs(skew(X))))
+    assert np.median(skews) > 1  # long tails do not cancel
 
 
 def test_a_loss_is_a_share_of_what_can_be_gained():

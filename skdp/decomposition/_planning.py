@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from skdp._inputs import bound_of
+from skdp._validation import check_rank
 from skdp.privacy.streams.continual import stream_schedule
 from skdp.solvers.linalg import leading_triplets
 from skdp.solvers.one_shot import mean_degree
@@ -184,10 +185,14 @@ class FactorizerPlans(PlansMixin):
     _measure = "1 - relative Frobenius error of the matrix"
 
     def _planned_shape(self, n, d):
-        return self.matrix_shape if n is d is None and self.matrix_shape is not None else (n, d)
+        if self.matrix_shape is None:
+            return n, d
+        shape = self.matrix_shape if n is d is None else (n, d)
+        self._check_matrix(shape)
+        return shape
 
     def _made(self, rng, n, d, signal=None, stream=None):
-        self._check_matrix((n, d))
+        check_rank(self, n, d)
         A, said = drawn_matrix(self, rng, (n, d), signal)
         stream = self.matrix_shape is not None if stream is None else stream
         by_rows = unit_of(self).by_rows

@@ -18,7 +18,7 @@ from skdp.queries.columns import ColumnQuery
 from skdp.solvers.columns import FAR, find_columns, release_moments
 from skdp.solvers.median_search import SMALLEST
 from skdp.theory import PlanData, PlansMixin
-from skdp.theory._made import bare_copy, skewed
+from skdp.theory._made import bare_copy, drawn_normal, skewed
 from skdp.theory._plan import check_share, fit_rows, rows_drawn
 
 
@@ -63,7 +63,7 @@ class ScalerPlans(PlansMixin):
             size = signal * (bounds[1] - bounds[0]) / 2
             center = (bounds[0] + bounds[1]) / 2
             said = f"skewed columns, whose deviation is {signal:g} of the half-width of the bounds"
-        X = center + size * skewed(rng, rng.standard_normal((rows, d)), skew)
+        X = center + size * skewed(rng, drawn_normal(rng, rows, d), skew)
         mean, deviation = X.mean(axis=0), X.std(axis=0)
 
         def score(model):

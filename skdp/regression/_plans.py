@@ -47,8 +47,8 @@ class RidgePlans(PlansMixin):
     """Plans of linear regression.
 
     Facts: `n_targets`, `signal` (share of the variance of the targets that is linear in the rows),
-    `spectrum` (variances of the rows along all orthogonal directions, None falls like 1/i), `skew`
-    (skewness of each column), `nnz` (of sparse rows).
+    `spectrum` (variances along all orthogonal directions, of standardised columns if their scales
+    are learnt; None falls like 1/i), `skew` (skewness of each column), `nnz` (of sparse rows).
     """
 
     _measure = "R2 on synthetic records"
@@ -128,7 +128,7 @@ def linear_targets(rng: Any, X: Any, q: int, signal: float) -> Any:
     """Return q targets of mean 0 and variance 1, whose share `signal` is linear in the rows."""
     f = X @ rng.standard_normal((X.shape[1], q))
     f = (f - f.mean(axis=0)) / np.maximum(f.std(axis=0), 1e-300)
-    return math.sqrt(signal) * f + math.sqrt(1 - signal) * rng.standard_normal(f.shape)
+    return math.sqrt(signal) * f + math.sqrt(1 - signal) * _made.drawn_normal(rng, *f.shape)
 
 
 def linear_classes(rng: Any, Z: Any, priors: Any, signal: float) -> Any:

@@ -83,12 +83,20 @@ def exponent(held: Callable[[float], float], share: float, most: float) -> float
     return float(brentq(lambda a: held(a) - share, 0.0, most, xtol=0.01))
 
 
+def drawn_normal(rng: np.random.Generator, *shape: int) -> FloatArray:
+    """Draw normal numbers by a generator of their own, so that more rows begin with the same ones.
+
+    What is common to all rows comes from `rng`: plans of several sizes are then comparable.
+    """
+    return rng.spawn(1)[0].standard_normal(shape)
+
+
 def made_rows(rng: np.random.Generator, n: int, shares: FloatArray) -> FloatArray:
     """Draw normal rows of mean squared norm 1 with a given spectrum.
 
     Random signs and cosine transforms rotate the directions, so that they have no zero entries.
     """
-    X = rng.standard_normal((n, len(shares))) * np.sqrt(rng.permutation(shares))
+    X = drawn_normal(rng, n, len(shares)) * np.sqrt(rng.permutation(shares))
     for _ in range(2):
         X = dct(X * rng.choice([-1.0, 1.0], len(shares)), norm="ortho")
     return np.asarray(X)

@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from numbers import Integral, Real
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from skdp.units import unit_of
 
 # Value | what it trades | measured by tests/test_plan.py
 N_FITS, N_FEW = 5, 3  # fits at the stated size; fewer for large data, or if a noiseless fit is made
-_MORE = (4.0, 16.0)  # multiples of the sample size to halve the error: 3 fits, then 2, or 1 each
+_MORE = {4.0: 3, 16.0: 2}  # multiples of the sample size to halve the error, and their fits
 _LEAST_ROWS, MOST_NUMBERS = 2000, 400_000  # of synthetic data; more are thinned, with less noise
 _LARGEST_MU = (40.0, 14.0)  # about the least noise of the sampler: in copies, and in one
 USUAL_ONES = 10  # ones in a synthetic binary row
@@ -151,7 +152,7 @@ class FitPlan:
             ("Lost", lost),
         ]
         if not (self.required_samples == self.n_samples or math.isnan(self.required_samples)):
-            said, least = f"about {self.required_samples}", f"{_MORE[-1] * self.n_samples:.0f}"
+            said, least = f"about {self.required_samples}", f"{max(_MORE) * self.n_samples:.0f}"
             said = f"more than {least}" if math.isinf(self.required_samples) else said
             facts.append(("Half as much", f"is lost with {said} samples"))
         return facts + [("Synthetic", text) for text in self.assumptions]
@@ -233,32 +234,17 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
     size = math.prod(d) if isinstance(d, tuple) else d
     check_counts(name, n_samples=n, n_features=size, **counts)
 
-    def fit(made: PlanData, seed: int, times: float = 1.0, **exact: float) -> Any:
-        largest = _LARGEST_MU[not estimator._splits_budget]
-        spent = thinned_budget(budget, made.units_per_row * times, largest)
-        return fitted_copy(estimator, made, {**spent, "random_state": seed, **exact})
+    def fits(times: float, most: int) -> list[tuple[float, PlanData, Any]]:
+        large = 2 * n * times * size > MOST_NUMBERS
+        there = {x: round(count * times ** (x == "nnz")) for x, count in counts.items()}
+        draw = partial(estimator._made, n=round(n * times), d=d, **stated | there)
+        return _fits(estimator, budget, draw, N_FEW if large else most, large)
 
-    fits: list[tuple[float, PlanData, Any]] = []
-    once = large = 2 * n * size > MOST_NUMBERS  # fits to large data differ mostly by their noise
-    for seed in range(N_FITS):
-        if seed == N_FEW and once:
-            break
-        if not (once and fits):
-            made: PlanData = estimator._made(np.random.default_rng(seed), n, d, **stated | counts)
-            if math.isnan(made.best):
-                once = once or made.plain is None
-                exact = made.plain() if made.plain else fit(made, seed, epsilon=math.inf)
-                made = made._replace(best=float(made.score(exact)))
-        model = fit(made, seed)
-        fits.append((float(made.score(model)), made, model))
-    error = float(np.median([made.lost_fraction(score) for score, made, _ in fits]))
-    fits.sort(key=itemgetter(0))
-    score, made, model = fits[len(fits) // 2]
+    first = fits(1, N_FITS)
+    error, (score, made, model) = _lost(first), first[len(first) // 2]
     unit, needed = unit_of(estimator), float(n)
     if error > _SEEN and math.isfinite(budget.epsilon):
-        middle = fits[1:2] if large else fits[len(fits) // 2 - 1 :][:N_FEW]
-        alike = [each for _, each, _ in middle]
-        needed = _needed(n, error, alike, fit) if unit.in_rows else math.nan
+        needed = _needed(n, error, fits) if unit.in_rows else math.nan
     said = f"unit {getattr(estimator, 'privacy_unit', 'row')}, {estimator.adjacency}"
     return FitPlan(
         estimator=name,
@@ -268,10 +254,10 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
         cautions=cautions(budget.epsilon, budget.delta, unit.name, int(n) * bool(unit.counted)),
         mu=budget.mu,
         metric=estimator._measure,
-        n_fits=len(fits),
+        n_fits=len(first),
         score=score,
-        low=fits[0][0],
-        high=fits[-1][0],
+        low=first[0][0],
+        high=first[-1][0],
         best=float(made.best),
         trivial=float(made.trivial),
         error=error,
@@ -279,6 +265,40 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
         assumptions=made.assumptions,
         releases=_grouped(model.releases_, made.units_per_row),
     )
+
+
+def _fits(
+    estimator: Any, budget: PrivacyBudget, draw: Callable[..., PlanData], most: int, large: bool
+) -> list[tuple[float, PlanData, Any]]:
+    """Return (score, data, model) of fits to synthetic data, the worst first.
+
+    Data that take long are drawn once. A regression depends most on what is drawn, and a peer fits
+    it without noise in little time.
+    """
+    found: list[tuple[float, PlanData, Any]] = []
+    once = False
+
+    def fit(seed: int, **exact: float) -> Any:
+        largest = _LARGEST_MU[not estimator._splits_budget]
+        spent = thinned_budget(budget, made.units_per_row, largest)
+        return fitted_copy(estimator, made, {**spent, "random_state": seed, **exact})
+
+    for seed in range(most):
+        if not once:
+            made = draw(np.random.default_rng(seed))
+            once = made.plain is None and (large or math.isnan(made.best))
+            if math.isnan(made.best):
+                exact = made.plain() if made.plain else fit(seed, epsilon=math.inf)
+                made = made._replace(best=float(made.score(exact)))
+        model = fit(seed)
+        found.append((float(made.score(model)), made, model))
+        if once and len(found) == N_FEW:
+            break
+    return sorted(found, key=itemgetter(0))
+
+
+def _lost(fits: list[tuple[float, PlanData, Any]]) -> float:
+    return float(np.median([made.lost_fraction(score) for score, made, _ in fits]))
 
 
 def fitted_copy(estimator: Any, made: PlanData, params: Mapping[str, Any]) -> Any:
@@ -385,13 +405,12 @@ def check_share(signal: Any) -> float:
     return float(signal)
 
 
-def _needed(n: int, error: float, middle: list[PlanData], fit: Callable[..., Any]) -> float:
+def _needed(n: int, error: float, fits: Callable[[float, int], Any]) -> float:
     """Return about the number of samples at which the error is half as large."""
     before, last, goal = 1.0, error, min(error, 1.0) / 2
-    for times, made in zip(_MORE, (middle, middle[-2:]), strict=True):
-        again = [x.lost_fraction(x.score(fit(x, seed, times))) for seed, x in enumerate(made)]
+    for times, n_fits in _MORE.items():
         # Errors fall like 1/n^2 at most; a faster fall is chance, with so few fits.
-        now = max(float(np.median(again)), last * (before / times) ** 2)
+        now = max(_lost(fits(times, n_fits)), last * (before / times) ** 2)
         if now <= goal:
             part = math.log(last / goal) / math.log(last / now)
             return int(float(f"{n * before * (times / before) ** part:.2g}"))
