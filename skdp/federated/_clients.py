@@ -216,14 +216,12 @@ def is_selection(query: Any, value: Argument) -> bool:
     )
 
 
-def is_array(value: Any, ndim: int | None = None, kind: str = "f") -> TypeGuard[NDArray[Any]]:
+def is_array(value: Any, ndim: int, kind: str = "f") -> TypeGuard[NDArray[Any]]:
     """Floats (or numbers of another kind), with so many dimensions."""
-    if not isinstance(value, np.ndarray) or value.dtype.kind != kind:
-        return False
-    return ndim is None or value.ndim == ndim
+    return isinstance(value, np.ndarray) and value.dtype.kind == kind and value.ndim == ndim
 
 
-def is_floats(value: Any, ndim: int | None = None) -> TypeGuard[NDArray[np.float64]]:
+def is_floats(value: Any, ndim: int) -> TypeGuard[NDArray[np.float64]]:
     """Finite floats, with so many dimensions."""
     return is_array(value, ndim) and bool(np.isfinite(value).all())
 

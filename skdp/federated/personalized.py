@@ -171,9 +171,9 @@ def is_whitener(query: Any, value: Argument) -> bool:
     if value is None:
         return True
     d = query.n_features
-    if not _clients.is_floats(value) or value.shape != (d, d):
+    if not _clients.is_floats(value, 2) or value.shape != (d, d):
         return False
-    largest = np.abs(value.reshape(d, -1)).max(axis=1, keepdims=True)
+    largest = np.abs(value).max(axis=1, keepdims=True)
     if not (largest.min() > _clients.TINY and largest.max() < 1 / _clients.TINY):
         return False
     return bool(np.linalg.cond(value / largest) < _MOST_CONDITION)
@@ -199,12 +199,12 @@ def is_units(query: Any, value: Argument) -> bool:
 def is_coef(query: Any, value: Argument) -> bool:
     """None, or finite coefficients."""
     shape = query.n_features, query.n_outputs
-    return value is None or (_clients.is_floats(value) and value.shape == shape)
+    return value is None or (_clients.is_floats(value, 2) and value.shape == shape)
 
 
 def is_level(query: Any, value: Argument) -> bool:
     """None, or one finite number for each output."""
-    return value is None or (_clients.is_floats(value) and np.shape(value) == (query.n_outputs,))
+    return value is None or (_clients.is_floats(value, 1) and len(value) == query.n_outputs)
 
 
 def is_rules(_: Any, value: Argument) -> bool:

@@ -320,15 +320,16 @@ def search_cost(
     refit: one fit of the most expensive; scores: exact: neither they nor the choice are covered
     total: epsilon=1.729 at delta=1e-06 (mu=0.3925)
     """
-    counted, private = is_search(search), hasattr(search, "planned_losses")
-    if hasattr(search, "cv") and not counted and not private:
+    counted, estimator = is_search(search), search
+    if hasattr(search, "cv") and not counted and not hasattr(search, "planned_losses"):
         raise PrivacyError(
             f"the privacy cost of {type(search).__name__} is unknown: it selects by exact scores, "
             "or its folds depend on other rows. Use DPGridSearchCV."
         )
-    if counted and not (cv is None and scoring is None):
-        raise ValueError("'cv' and 'scoring' are for estimators; a search has its own.")
-    estimator = search.estimator if counted else search
+    if counted:
+        if not (cv is None and scoring is None):
+            raise ValueError("'cv' and 'scoring' are for estimators; a search has its own.")
+        estimator, cv, scoring = search.estimator, search.cv, search.scoring
     if not dp_parts(estimator):
         raise ValueError(f"there is no private estimator in {estimator!r}: it has no finite cost.")
     candidates = _candidates(search) if counted else [{}]
@@ -337,29 +338,25 @@ def search_cost(
     if len(kinds) > 1:
         raise PrivacyError(f"guarantees for different units do not compose. Got {kinds}")
     ((unit, adjacency),) = kinds
-    splitter = resolved_splitter(search.cv if counted else cv, estimator)
+    splitter = resolved_splitter(cv, estimator)
     held, scored = sets_of(splitter, n_samples, groups, unit, adjacency)
     n_splits = getattr(splitter, "n_splits", None)  # without the number of rows
     if n_splits is None:
         n_splits = splitter.get_n_splits([0] * int(n_samples), None, groups)
-    scorers = _scorers(search.scoring if counted else scoring)
+    scorers, lines = _scorers(scoring), []
     for scorer in scorers:
         if isinstance(scorer, PrivateScorer):
             scorer.check_meaning(unit, adjacency)
+            seeded = scorer.random_state is not None
+            spent = scorer.private_losses
+            lines.append(LedgerFit("PrivateScorer", unit, adjacency, spent, seeded))
     refit = bool(counted and search.refit)
     training = bool(counted and search.return_train_score)
     one_fit = [accounting.compose(loss for fit in plan for loss in fit.losses) for plan in plans]
-    score = [loss for scorer in scorers for loss in getattr(scorer, "private_losses", ())]
+    score = [loss for line in lines for loss in line.losses]
     losses = [loss for spent in one_fit for loss in spent * held]
     losses += score * ((scored + held * training) * len(plans))
     losses += _dearest(one_fit) if refit else ()
-    lines = [
-        LedgerFit(
-            "PrivateScorer", unit, adjacency, each.private_losses, each.random_state is not None
-        )
-        for each in scorers
-        if getattr(each, "private_losses", ())
-    ]
     fits = [fit for plan in plans for fit in [*plan, *lines * (1 + training)] * n_splits]
     return SearchCost(
         name=type(search).__name__,
@@ -368,7 +365,7 @@ def search_cost(
         held=held,
         scored=scored,
         refit=refit,
-        exact_scores=not all(hasattr(scorer, "private_losses") for scorer in scorers),
+        exact_scores=len(lines) < len(scorers),
         losses=accounting.compose(losses),
         unit=unit,
         adjacency=adjacency,
@@ -438,19 +435,20 @@ def payment_for(
             f"{type(fitted).__name__} selects by exact scores: its choice has no finite epsilon. "
             "Use DPGridSearchCV, or scoring=make_private_scorer(...)."
         )
-    counted = cost.fits, cost.refits
-    meaning = cost.unit, cost.adjacency, cost.losses, cost.seeded
-    if not is_search(fitted):  # a function: whether it is called, and how often, is not known
+    if is_search(fitted):
+        name = f"{type(fitted).__name__} ({len(cost.candidates)} candidates)"
+        steps = [value for params, _ in cost.candidates for value in params.values()]
+        private, scoring = [fitted.estimator, *steps], fitted.scoring
+    else:
         stated = "folds as you stated" + "; exact scores are not covered" * cost.exact_scores
-        name = f"cross-validation of {type(fitted).__name__} ({stated})"
-        parts = (*_private_parts(fitted), *_private_scorers(scoring))
-        return Payment(parts, LedgerFit(name, *meaning, sessions=cost._sessions), *counted)
-    parts = _private_parts(fitted.estimator)
-    for params, _ in cost.candidates:
-        parts += [part for value in params.values() for part in dp_parts(value)]
-    parts += _private_scorers(fitted.scoring)
-    name = f"{type(fitted).__name__} ({len(cost.candidates)} candidates)"
+        name, private = f"cross-validation of {type(fitted).__name__} ({stated})", [fitted]
+    parts = [part for each in private for part in dp_parts(each)]
+    parts += [scorer for scorer in _scorers(scoring) if isinstance(scorer, PrivateScorer)]
+    meaning = cost.unit, cost.adjacency, cost.losses, cost.seeded
     fit = LedgerFit(name, *meaning, sessions=cost._sessions)
+    payment = Payment(tuple(parts), fit, cost.fits, cost.refits)
+    if not is_search(fitted):  # a function: whether it is called, and how often, is not known
+        return payment
 
     def changed(args, kwargs):
         """Count again, for the rows and groups of the call: all of them are public."""
@@ -458,10 +456,10 @@ def payment_for(
         shape = (len(rows),) if isinstance(rows, list | tuple) else np.shape(rows)
         n = shape[0] if shape else None  # of what has no rows
         again = payment_for(fitted, n, groups=kwargs.get("groups"))
-        same = (again.fit, again.fits, again.refits) == (fit, *counted)
+        same = (again.fit, again.fits, again.refits) == (fit, cost.fits, cost.refits)
         return "" if same else _CHANGED
 
-    return Payment(tuple(parts), fit, *counted, fitted, changed)
+    return payment._replace(caller=fitted, changed=changed)
 
 
 _CHANGED = (
@@ -472,15 +470,16 @@ _CHANGED = (
 
 def _whole_fits(fitted, assume_all_rows):
     """Return the payment for clones that get all rows, if that is known or the caller says so."""
-    parts = _private_parts(fitted)
+    parts = tuple(dp_parts(fitted))
+    if not parts:
+        raise ValueError(f"there is no private estimator in {fitted!r}: nothing is charged.")
     if parts[0] is not fitted:
         if assume_all_rows:
             raise ValueError("'assume_all_rows' is for a private estimator itself.")
         check_fitted_whole(fitted)
-
-        return Payment(tuple(parts), caller=fitted, changed=lambda *_: check_fitted_whole(fitted))
+        return Payment(parts, caller=fitted, changed=lambda *_: check_fitted_whole(fitted))
     if assume_all_rows:
-        return Payment(tuple(parts))
+        return Payment(parts)
     name = type(fitted).__name__
     raise PrivacyError(
         f"it is not known who fits clones of {name}, on which rows, and how scores are used. "
@@ -489,17 +488,6 @@ def _whole_fits(fitted, assume_all_rows):
         "that no exact score decides, state it: ledger.charge(estimator, assume_all_rows=True). "
         "The ledger and the receipts then quote your statement."
     )
-
-
-def _private_parts(estimator):
-    parts = dp_parts(estimator)
-    if not parts:
-        raise ValueError(f"there is no private estimator in {estimator!r}: nothing is charged.")
-    return parts
-
-
-def _private_scorers(scoring):
-    return [scorer for scorer in _scorers(scoring) if isinstance(scorer, PrivateScorer)]
 
 
 COUNTERS.append(payment_for)

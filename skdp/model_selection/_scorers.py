@@ -219,7 +219,7 @@ class PrivateScorer:
 
     @property
     def private_losses(self) -> Any:
-        """What one call spends: how a search and a ledger know that a scorer is private."""
+        """What one call spends."""
         return budget_losses(PrivacyBudget(self.epsilon, self.delta))
 
     def get_metadata_routing(self) -> MetadataRequest:
