@@ -347,7 +347,7 @@ def header_of(running):
     )  # fmt: skip
 
 
-def opened(running):
+def noisy_state(running):
     """Open a state: a NoisyState, all of it public (or one part of a sum)."""
     return replace(header_of(running), arrays=running.group.close())
 

@@ -224,7 +224,7 @@ class FactorizerStreams(StreamingMixin):
         known = {state.fingerprint() for state in received}
         before = [(name, state) for name, state in self._state.released if name not in known]
         spent, lines = states.receipt_of([*headers, *(state for _, state in before)])
-        noisy = [states.opened(running), *received] if running is not None else received
+        noisy = [states.noisy_state(running), *received] if running is not None else received
         session = self._open_session() if running is None else running.session
         attributes = states.merged(self, session, noisy)
         now = [(state.fingerprint(), replace(state, arrays=[])) for state in noisy]
@@ -314,7 +314,7 @@ class FactorizerStreams(StreamingMixin):
         """
         self._refuse_servers("A message to another server")
         running = self._running()
-        noisy = states.opened(running)
+        noisy = states.noisy_state(running)
         name = noisy.fingerprint() if running.server.n_honest_servers is None else None
         header = replace(noisy, arrays=[], receipts=list(receipts) or noisy.receipts)
         self._keep(running=None, released=((name, header),))  # nothing was released before

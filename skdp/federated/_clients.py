@@ -37,12 +37,12 @@ from skdp.privacy.noise.words import SystemSource, WordArray
 # and receives the secure sum of their noisy integers. Solvers use it like any session.
 
 
-def packed_size(bound: Bound) -> int:
+def n_words(bound: Bound) -> int:
     """Return the number of 64-bit words in the message of an answer."""
     return bound.shape[0] * (bound.shape[0] + 1) // 2 if bound.symmetric else bound.size
 
 
-def pack(noisy: IntArray, bound: Bound) -> WordArray:
+def as_words(noisy: IntArray, bound: Bound) -> WordArray:
     """Flatten a noisy integer answer for the sum; of a symmetric one, M + M' above the diagonal.
 
     Only (M + M')/2 is ever used of a symmetric answer, so half of the words suffice.
@@ -55,7 +55,7 @@ def pack(noisy: IntArray, bound: Bound) -> WordArray:
     return np.asarray(doubled[np.triu_indices(len(doubled))])
 
 
-def unpack(total: WordArray, bound: Bound) -> IntArray:
+def from_words(total: WordArray, bound: Bound) -> IntArray:
     """Return the integer answer of which `Grant.finish` takes the symmetric part."""
     flat = np.ascontiguousarray(total, np.uint64).view(np.int64)
     if not bound.symmetric:
@@ -125,14 +125,14 @@ class FederatedSession:
         calls = tuple(Call(*call) for call in path)
         request = Request(self._serial, self._facts, grant.share, grant.step, calls)
         self._serial += 1
-        opened = self._aggregate(request.encode(), packed_size(bound))  # an abort ends the fit
+        opened = self._aggregate(request.encode(), n_words(bound))  # an abort ends the fit
         needed, every = self._parts.fewest_survivors, self._parts.n_clients
         if not needed <= opened.n_survivors <= every:
             raise PrivacyError(
                 f"{opened.n_survivors} of {every} clients are in the total; the "
                 f"noise was sized for at least {needed}. The fit was ended."
             )
-        answer = grant.close(unpack(opened.total, bound), opened.n_survivors)
+        answer = grant.close(from_words(opened.total, bound), opened.n_survivors)
         return bounded.decoded(answer, grant.step)
 
 
@@ -349,7 +349,7 @@ class FederatedClient:
                 bounded, grant = self._pay(request)
         except Exception as error:  # any error: no private number was read before it
             raise InvalidMessageError(str(error)) from None
-        return pack(grant.noised(or_nothing(bounded.answer, grant)), bounded.bound)
+        return as_words(grant.noised(or_nothing(bounded.answer, grant)), bounded.bound)
 
     def _pay(self, request: bytes) -> tuple[Bounded, PartGrant]:
         """Check everything, then charge; no private number is read here."""
@@ -375,7 +375,7 @@ class FederatedClient:
             self._charge()
         except Exception:  # the ledger keeps the reason, which the server must not learn
             raise PrivacyError("a PrivacyLedger has too little left; nothing was sent.") from None
-        size = packed_size(bounded.bound)
+        size = n_words(bounded.bound)
         if isinstance(request, Question) and request.size != size:
             raise PrivacyError(f"the sum has {request.size} integers, and the contribution {size}.")
         grant = distribute(

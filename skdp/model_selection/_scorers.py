@@ -69,7 +69,7 @@ def _share_lost(origin, x, found):
 
 
 # name -> (method of the model, function (target, prediction) -> loss)
-LOSSES = {
+SCORER_LOSSES = {
     "squared_error": ("predict", lambda y, found: (y - found) ** 2),
     "absolute_error": ("predict", lambda y, found: np.abs(y - found)),
     "zero_one": ("predict", np.not_equal),
@@ -199,10 +199,10 @@ class PrivateScorer:
         return dict(state, _reservation_key=key) if key else state
 
     def __post_init__(self):
-        if not callable(self.loss) and self.loss not in LOSSES:
+        if not callable(self.loss) and self.loss not in SCORER_LOSSES:
             raise ValueError(
                 f"'loss' must be a function (model, X, y) -> losses of rows, or one of "
-                f"{sorted(LOSSES)}. Got {self.loss!r}. For accuracy use 'zero_one'. R^2 "
+                f"{sorted(SCORER_LOSSES)}. Got {self.loss!r}. For accuracy use 'zero_one'. R^2 "
                 "and AUC have no private score: one row can change them by their full range."
             )
         low, high = self.bounds if np.shape(self.bounds) == (2,) else (None, None)
@@ -236,7 +236,7 @@ class PrivateScorer:
 
     def suits(self, model: Any) -> bool:
         """Whether a model has the method that the loss asks for; a function is not known."""
-        method = "" if callable(self.loss) else LOSSES[self.loss][0]
+        method = "" if callable(self.loss) else SCORER_LOSSES[self.loss][0]
         return hasattr(model, "inverse_transform" if method == "reconstruct" else method or "fit")
 
     def check_meaning(self, unit: Any, adjacency: Any) -> Any:
@@ -314,7 +314,7 @@ class PrivateScorer:
 
     def _check_kind(self, model, y):
         """Refuse targets of another kind than the predictions: no loss would be a number of use."""
-        method = "" if callable(self.loss) else LOSSES[self.loss][0]
+        method = "" if callable(self.loss) else SCORER_LOSSES[self.loss][0]
         known = kind_of(getattr(model, "classes_", None)) if self.loss == "zero_one" else "numbers"
         kind = kind_of(y)
         if method == "predict" and kind and known and kind != known:
@@ -325,7 +325,7 @@ class PrivateScorer:
 
     def _losses_of(self, model, X, y):
         """Return a function that computes the losses; what fails for all rows alike fails here."""
-        method, loss = ("", self.loss) if callable(self.loss) else LOSSES[self.loss]
+        method, loss = ("", self.loss) if callable(self.loss) else SCORER_LOSSES[self.loss]
         one, batch = loss, None
         if method:
             if loss is _share_lost:

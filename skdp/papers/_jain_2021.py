@@ -336,8 +336,8 @@ def candidate_scores(view: View, candidates: FloatArray) -> Callable[[Any], Floa
     """Return the share of its squares that each user explains in each candidate subspace."""
 
     def scores(batch: Any) -> FloatArray:
-        seen = view(batch)
-        X, Y = seen.X, view.linear_targets(seen.Y)
+        viewed = view(batch)
+        X, Y = viewed.X, view.linear_targets(viewed.Y)
         total = (Y * Y).reshape(len(Y), -1).sum(axis=1)[:, None]
         if candidates.shape[2] == 1:
             Z = np.matmul(X, candidates[:, :, 0].T)

@@ -145,7 +145,7 @@ class _Lock:
                 time.sleep(pause)
                 pause = min(2 * pause, 0.02)
 
-    def opened(self) -> int:
+    def descriptor(self) -> int:
         """Return the descriptor, where the lock is held."""
         if self._descriptor is None or self._process != os.getpid():
             raise PrivacyError(f"{self.path} is closed, or was opened by another process.")
@@ -156,22 +156,22 @@ class _Lock:
         return max(self._slots())
 
     def _slots(self) -> list[Position]:
-        os.lseek(self.opened(), 0, os.SEEK_SET)
-        data = os.read(self.opened(), 2 * _SLOT_BYTES)
+        os.lseek(self.descriptor(), 0, os.SEEK_SET)
+        data = os.read(self.descriptor(), 2 * _SLOT_BYTES)
         return [_in_slot(data[:_SLOT_BYTES]), _in_slot(data[_SLOT_BYTES:])]
 
     def mark(self, place: Position) -> None:
         """Write a marker to the older slot and sync it; the other slot stays intact meanwhile."""
         text, slots = f"{place[0]} {place[1]}".encode(), self._slots()
         slot = b"%s %s" % (text, chained("", text).encode())
-        os.lseek(self.opened(), slots.index(min(slots)) * _SLOT_BYTES, os.SEEK_SET)
-        if os.write(self.opened(), slot.ljust(_SLOT_BYTES)) < _SLOT_BYTES:
+        os.lseek(self.descriptor(), slots.index(min(slots)) * _SLOT_BYTES, os.SEEK_SET)
+        if os.write(self.descriptor(), slot.ljust(_SLOT_BYTES)) < _SLOT_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fsync(self.opened())
+        os.fsync(self.descriptor())
 
     def forget(self) -> None:
         """Delete the marker."""
-        os.ftruncate(self.opened(), 0)
+        os.ftruncate(self.descriptor(), 0)
 
     def close(self) -> None:
         """Release the lock; a copy in a forked child releases nothing."""
@@ -337,7 +337,7 @@ class Store:
                 if create:
                     with contextlib.suppress(FileExistsError):
                         os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-                with self._opened() as file:
+                with self._connected() as file:
                     file.execute("BEGIN IMMEDIATE")
                     self._check_form(file)
                     chain = Chain(file, self.path, lock)
@@ -358,7 +358,7 @@ class Store:
     def _remember(self, chain: Chain, lock: _Lock) -> None:
         """Check with a new connection that the last record is in the file, and remember it."""
         if chain.added:
-            with self._opened() as file:
+            with self._connected() as file:
                 found = _end_of(file, "DESC")
             if found != chain.last:
                 raise PrivacyError(
@@ -392,7 +392,7 @@ class Store:
                     raise
 
     @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Cursor]:
+    def _connected(self) -> Iterator[sqlite3.Cursor]:
         # One cursor: an unfinished statement would keep the file locked.
         with closing(connect(self.path)) as connection, closing(connection.cursor()) as file:
             file.execute("PRAGMA synchronous = EXTRA")
@@ -416,7 +416,7 @@ class CacheStore(Store):
     @contextmanager
     def _locked(self) -> Iterator[_Lock]:
         with _TURN:
-            self._lock.opened()
+            self._lock.descriptor()
             yield self._lock
 
     def close(self) -> None:

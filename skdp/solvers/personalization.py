@@ -176,11 +176,11 @@ class View:
         return X if self.whitener is None else np.matmul(X, self.whitener)
 
     def whitened_moments(self, A: FloatArray) -> FloatArray:
-        """Return moments (n, d, p) of whitened rows from those of seen ones."""
+        """Return moments (n, d, p) of whitened rows from those of rows as they come."""
         return A if self.whitener is None else np.asarray(np.matmul(self.whitener.T, A))
 
     def coefficients(self, theta: FloatArray) -> FloatArray:
-        """Return coefficients (..., d, p) of seen rows from those of whitened ones."""
+        """Return coefficients (..., d, p) of rows as they come from those of whitened ones."""
         return theta if self.whitener is None else np.asarray(np.matmul(self.whitener, theta))
 
     @cached_property
@@ -188,9 +188,9 @@ class View:
         """The key of this preprocessing."""
         return self.intercept, digest(self.whitener)
 
-    def __call__(self, batch: local_fits.UserBatch) -> Seen:
+    def __call__(self, batch: local_fits.UserBatch) -> Viewed:
         """Whiten a batch and bring each user to mean square 1."""
-        return Seen(self, batch, self.own_residuals(batch))
+        return Viewed(self, batch, self.own_residuals(batch))
 
     def own_residuals(self, batch: local_fits.UserBatch) -> FloatArray:
         """Return what the user fits next to the global model."""
@@ -220,13 +220,13 @@ class View:
 
     def ridge(self, batch: local_fits.UserBatch) -> FloatArray:
         """Coefficients (n, d, p) by least squares, with each user's best leave-one-out penalty."""
-        seen = self(batch)
-        Y = self.linear_targets(seen.Y)
-        coef = seen.moments(seen.path.best_dual(Y, PENALTIES, self.variance))
+        viewed = self(batch)
+        Y = self.linear_targets(viewed.Y)
+        coef = viewed.moments(viewed.path.best_dual(Y, PENALTIES, self.variance))
         return np.where(self.informs(batch)[:, None, None], coef, 0.0)
 
 
-class Seen:
+class Viewed:
     """Rows of a batch in public coordinates, and targets in the user's own scale.
 
     Rows are whitened only where all of their coordinates are needed.

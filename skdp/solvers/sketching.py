@@ -31,7 +31,7 @@ class Factors(NamedTuple):
     rank: int
 
 
-def noise_edge(scale: float, shape: tuple[int, ...]) -> float:
+def rectangular_noise_edge(scale: float, shape: tuple[int, ...]) -> float:
     """Return what the singular values of a matrix of noise, Gaussian or Laplace, seldom exceed."""
     m, n = shape
     return scale * (math.sqrt(m) + math.sqrt(n)) * largest_of_noise((m, n), LAPLACE_KURTOSIS)
@@ -98,7 +98,7 @@ def _shrunk_svd(matrix: Answer, k: int, start: FloatArray, most: float) -> Facto
         V = leading_eigenvectors((M.T @ M).__matmul__, start, start.shape[1])
         U, values, small = np.linalg.svd(M @ V, full_matrices=False)
         left, values, right = U[:, :k], values[:k], (small @ V.T)[:k]
-    edge = noise_edge(matrix.noise_scale, (m, n))
+    edge = rectangular_noise_edge(matrix.noise_scale, (m, n))
     shrunk = shrink(values, matrix.noise_scale, (m, n))
     kept = np.where(np.minimum(values, most) > edge, shrunk, 0.0)
     rank = int(np.count_nonzero(kept > NEGLIGIBLE * max(float(kept[0]), 1e-300)))
@@ -108,7 +108,7 @@ def _shrunk_svd(matrix: Answer, k: int, start: FloatArray, most: float) -> Facto
 def _column_space(sketch: FloatArray, scale: float, k: int) -> tuple[FloatArray, int]:
     """Return leading left singular vectors of a tall sketch, and how many rise above the noise."""
     vectors, values, _ = np.linalg.svd(sketch, full_matrices=False)
-    edge = max(noise_edge(scale, sketch.shape), NEGLIGIBLE * float(values[0]))
+    edge = max(rectangular_noise_edge(scale, sketch.shape), NEGLIGIBLE * float(values[0]))
     return vectors[:, : 2 * k], min(2 * k, int(np.count_nonzero(values > edge)))
 
 

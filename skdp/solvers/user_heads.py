@@ -17,7 +17,7 @@ import numpy as np
 from skdp._limits import CLEAR, FloatArray
 from skdp.data.factorisations import times_powers
 from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, UserBatch, softmax, unit
-from skdp.solvers.personalization import AsksUsers, GlobalModel, Seen, Shared, SumMessage, View
+from skdp.solvers.personalization import AsksUsers, GlobalModel, Shared, SumMessage, View, Viewed
 
 # Penalties in units of a mean squared row, and variances of intercepts in the same units. With more
 # rules a bad one is more often chosen by chance: five penalties lost .02.
@@ -128,26 +128,26 @@ class Heads:
     U: FloatArray
     model: GlobalModel
 
-    def _in_own_units(self, batch: UserBatch) -> Seen:
+    def _in_own_units(self, batch: UserBatch) -> Viewed:
         """Rows in own units; what is fitted is the same."""
         rows = batch.in_own_units(self.view.intercept)[0]
-        return Seen(self.view, rows, self.view.own_residuals(batch))
+        return Viewed(self.view, rows, self.view.own_residuals(batch))
 
-    def _path(self, seen: Seen, outside: float) -> RidgePath:
+    def _path(self, viewed: Viewed, outside: float) -> RidgePath:
         """Ridge fits to rows times UU' + sqrt(r) (I - UU'), which carry the prior variances r.
 
         Their products are r XX' + (1 - r) XU (XU)': those of all coordinates, and of a few.
         """
         if outside >= 1.0:
-            return seen.path
-        Z = seen.times(self.U)
-        return RidgePath.of(Z) if outside == 0 else seen.path.extended(outside, Z)
+            return viewed.path
+        Z = viewed.times(self.U)
+        return RidgePath.of(Z) if outside == 0 else viewed.path.extended(outside, Z)
 
-    def _coefficients(self, seen: Seen, outside: float, path: RidgePath, fit: LocalFit) -> Any:
+    def _coefficients(self, viewed: Viewed, outside: float, path: RidgePath, fit: LocalFit) -> Any:
         """Return coefficients (n, d, p) of whitened rows; in a subspace they are those of XU."""
         if outside == 0:
             return np.matmul(self.U, path.coefficients(fit))
-        dense = seen.moments(fit.dual)
+        dense = viewed.moments(fit.dual)
         inside = np.matmul(self.U, np.matmul(self.U.T, dense))
         return inside + min(outside, 1.0) * (dense - inside)
 
@@ -160,31 +160,31 @@ class Heads:
             return np.zeros_like(batch.Y)
         return self.model.times(rule.toward_global, rule.toward_level).predictions(batch)
 
-    def _fit(self, batch: UserBatch, seen: Seen, path: RidgePath, rule: HeadRule) -> LocalFit:
-        penalty = np.full(len(seen.Y), rule.penalty)
+    def _fit(self, batch: UserBatch, viewed: Viewed, path: RidgePath, rule: HeadRule) -> LocalFit:
+        penalty = np.full(len(viewed.Y), rule.penalty)
         offset = self._offset(batch, rule)
-        return path.fit(seen.Y, offset, self.view.loss, penalty, rule.intercept)
+        return path.fit(viewed.Y, offset, self.view.loss, penalty, rule.intercept)
 
     def losses(self, batch: UserBatch, rules: Sequence[HeadRule]) -> FloatArray:
         """Mean leave-one-out loss of each rule, and of the zero model last: (n, rules + 1).
 
         Labels are judged by least squares on their indicators, where leaving out is exact.
         """
-        seen, by_loss = self.view(batch), self.view.loss.judges
-        Y = seen.Y if by_loss else self.view.linear_targets(seen.Y)
+        viewed, by_loss = self.view(batch), self.view.loss.judges
+        Y = viewed.Y if by_loss else self.view.linear_targets(viewed.Y)
         out = np.empty((len(Y), len(rules) + 1))
         loss = self.view.loss if by_loss else LOSSES["squared"]
         out[:, -1] = loss.losses(Y, np.zeros_like(Y)).mean(axis=1)
         # Without coefficients any path will do.
         groups = [(x.outside if x.penalty < math.inf else 1.0, *x[3:]) for x in rules]
         paths = {
-            part: self._path(self._in_own_units(batch) if part > 1 else seen, part)
+            part: self._path(self._in_own_units(batch) if part > 1 else viewed, part)
             for part in {part for part, *_ in groups}
         }
         for group in set(groups):
             same, path = [i for i, one in enumerate(groups) if one == group], paths[group[0]]
             for i in same if by_loss else []:
-                left_out = self._fit(batch, seen, path, rules[i]).left_out
+                left_out = self._fit(batch, viewed, path, rules[i]).left_out
                 out[:, i] = loss.losses(Y, left_out).mean(axis=1)
             if not by_loss:
                 priors = np.array([(rules[i].penalty, rules[i].intercept) for i in same]).T
@@ -211,14 +211,14 @@ class Heads:
             weights = softmax((m / 2 * gains + choice.scores)[:, None])[:, 0]
         out: Any = 0.0
         errors = common.Y
-        kinds: dict[float, tuple[Seen, RidgePath]] = {}
+        kinds: dict[float, tuple[Viewed, RidgePath]] = {}
         for rule, weight in zip(rules, weights.T, strict=True):
             if rule.outside not in kinds:
-                seen = self._in_own_units(batch) if rule.outside > 1 else common
-                kinds[rule.outside] = seen, self._path(seen, rule.outside)
-            seen, path = kinds[rule.outside]
-            fit = self._fit(batch, seen, path, rule)
-            out = out + weight[:, None] * self._of_rows(batch, seen, rule, path, fit)
+                viewed = self._in_own_units(batch) if rule.outside > 1 else common
+                kinds[rule.outside] = viewed, self._path(viewed, rule.outside)
+            viewed, path = kinds[rule.outside]
+            fit = self._fit(batch, viewed, path, rule)
+            out = out + weight[:, None] * self._of_rows(batch, viewed, rule, path, fit)
             errors = errors - weight[:, None, None] * fit.left_out
         return np.where(np.isfinite(out).all(axis=1)[:, None], out, 0.0), errors
 
@@ -244,17 +244,17 @@ class Heads:
         return np.concatenate([means - radius, means + radius], axis=1)
 
     def _of_rows(
-        self, batch: UserBatch, seen: Seen, rule: HeadRule, path: RidgePath, fit: LocalFit
+        self, batch: UserBatch, viewed: Viewed, rule: HeadRule, path: RidgePath, fit: LocalFit
     ) -> FloatArray:
         """Undo own scale and units, and whitener: coefficients and intercepts for all rows."""
-        theta, b = seen.undone(self._coefficients(seen, rule.outside, path, fit), fit.intercept)
+        theta, b = viewed.undone(self._coefficients(viewed, rule.outside, path, fit), fit.intercept)
         theta = self.view.coefficients(theta)
         if rule.outside > 1:
             _, means, size = batch.in_own_units(self.view.intercept)
             theta = theta / size[:, 0, :, None]
             b = b - np.matmul(means, theta)[:, 0]
         if rule.toward_global:
-            level = seen.own_means if self.model.own_means else self.model.intercept
+            level = viewed.own_means if self.model.own_means else self.model.intercept
             theta, b = theta + self.model.coef, b + level
         return np.concatenate([theta.reshape(len(theta), -1), b], axis=1)
 

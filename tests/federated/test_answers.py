@@ -8,7 +8,7 @@ import pytest
 
 from skdp import DPPersonalizedRegressor, federated
 from skdp.exceptions import PrivacyError
-from skdp.federated._clients import checked_call, pack
+from skdp.federated._clients import as_words, checked_call
 from skdp.federated._messages import Call, Request
 from skdp.privacy.gate.bounds import Bounded
 from skdp.testing.sensitivity import mixed_sizes
@@ -152,7 +152,7 @@ def test_answers_follow_no_sizes_of_entries(name):
                     exact.append(bounded_of(one, calls).answer(step))
                 with noise_of(0):
                     words = one.respond(request)
-                assert np.array_equal(words, pack(exact[-1], bound)), bound.name
+                assert np.array_equal(words, as_words(exact[-1], bound)), bound.name
                 replies.setdefault((words.shape, one.releases_))
             moved = np.subtract(*exact).astype(float)
             assert np.linalg.norm(moved) <= bound.l2_steps(step), bound.name

@@ -303,7 +303,7 @@ def test_a_row_has_one_loss_whatever_the_shape_of_y(loss, n_targets):
 @pytest.mark.parametrize("loss", ["squared_error", "reconstruction"])
 def test_no_bit_of_a_loss_depends_on_how_a_table_lies_in_memory(loss):
     """One row lies in both orders: in a table by columns its numbers would be added otherwise."""
-    method, each = _scorers.LOSSES[loss]
+    method, each = _scorers.SCORER_LOSSES[loss]
     tables = np.asfortranarray(RNG.standard_normal((20, 90))), np.zeros((20, 90), order="F")
 
     def losses(truth, found):

@@ -164,7 +164,7 @@ def test_a_step_returns_after_its_commit_and_its_marker(user, path):
         "sync done", "COMMIT done", "sync done"])  # fmt: skip
     commit = [f"{name}{done}" for name in ("COMMIT", "write", "sync") for done in ("", " done")]
     assert durable == ["BEGIN", "BEGIN done", *commit]
-    with Store(path, ledgers._FORM)._opened() as file:  # a commit waits for the disk
+    with Store(path, ledgers._FORM)._connected() as file:  # a commit waits for the disk
         assert file.execute("PRAGMA synchronous").fetchone() == (3,)
         assert file.execute("PRAGMA journal_mode").fetchone() == ("persist",)
     this.close()
@@ -524,7 +524,7 @@ def test_a_lock_is_free_when_it_is_left_whoever_has_a_copy(user, path, monkeypat
 
     def copied(lock, wait):
         take(lock, wait)
-        copies.append(os.dup(lock.opened()))
+        copies.append(os.dup(lock.descriptor()))
 
     monkeypatch.setattr(store._Lock, "take", copied)
     monkeypatch.setattr(store, "WAIT", 0.0)
@@ -570,8 +570,8 @@ def test_a_child_takes_nothing_from_the_stream_of_its_parent(path):
     for _ in range(STEPS - 1):
         if (child := os.fork()) == 0:
             signal.alarm(20)
-            opened = this.group.keeper.store._lock.opened
-            for act in (this.step, this.close, partial(Acts, path), opened):
+            held = this.group.keeper.store._lock.descriptor
+            for act in (this.step, this.close, partial(Acts, path), held):
                 with contextlib.suppress(PrivacyError):
                     act()
                     os._exit(1)

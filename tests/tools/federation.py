@@ -7,7 +7,7 @@ import pytest
 
 from skdp import federated
 from skdp.federated import _messages as wire
-from skdp.federated._clients import checked_call, unpack
+from skdp.federated._clients import checked_call, from_words
 from skdp.federated._messages import SERVER, Header, Kind, Request
 from skdp.federated.noise_parts import granted_step
 from skdp.privacy.gate.session import Grant
@@ -70,7 +70,7 @@ class Wire:
             bounded = asked(whole, step.request.calls, self.clients[0]._signatures)
             bound, drawn = bounded.bound, sum(step.drawn)
             expected = bounded.answer(step.request.step) + drawn
-            total = unpack(sum(step.sent.values()), bound)
+            total = from_words(sum(step.sent.values()), bound)
             if bound.symmetric:
                 expected, total = expected + expected.T, total + total.T
             yield bound, step.request, np.abs(total - expected).max()

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.losses import Losses, as_text
@@ -161,14 +161,12 @@ class Book:
 # The lines of a ledger file: its datasets, their terms, and every change of a fit.
 
 
-Line: TypeAlias = dict[str, Any]
-
 FORMAT = "skdp ledger 3"
 _FORM = int.from_bytes(b"skL3")
 _LOSS_FIELDS = ("losses", "promised")
 
 
-def line_as_record(line: Line) -> bytes:
+def line_as_record(line: dict[str, Any]) -> bytes:
     """Return a line as it is written and hashed."""
     return json.dumps(line, sort_keys=True).encode()
 
@@ -212,7 +210,7 @@ class Registry:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.lines: list[Line] = []
+        self.lines: list[dict[str, Any]] = []
         self.hashes: list[str] = []
         self.datasets: dict[str, Dataset] = {}
 
@@ -280,7 +278,7 @@ _KEPT: dict[str, Registry] = {}  # path -> what this process has read and verifi
 
 
 @contextmanager
-def opened(
+def locked_registry(
     path: str, *, whole: bool = False, create: bool = False
 ) -> Iterator[tuple[Registry, Chain]]:
     """Lock a file and yield its content; at the end of the block, additions are on the disk.
@@ -387,7 +385,7 @@ class FileBook(Book):
         note: str = "",
     ) -> None:
         self.path = os.path.realpath(path)
-        with opened(self.path, whole=True, create=terms is not None) as (registry, chain):
+        with locked_registry(self.path, whole=True, create=terms is not None) as (registry, chain):
             if token is None:
                 kept = add_dataset(registry, chain, dataset, terms)
             else:
@@ -404,7 +402,7 @@ class FileBook(Book):
     @contextmanager
     def held(self) -> Iterator[Balance]:
         """Lock the entries of the file; at the end of the block, changes are on the disk."""
-        with opened(self.path) as (registry, chain):
+        with locked_registry(self.path) as (registry, chain):
             kept = registry.with_token(self.token)
             self._last = kept.last
             with kept.now.changing() as before:
@@ -415,5 +413,5 @@ class FileBook(Book):
 
     def balance(self) -> Balance:
         """Return the balance of the file, after all lines were verified."""
-        with opened(self.path, whole=True) as (registry, _):
+        with locked_registry(self.path, whole=True) as (registry, _):
             return registry.with_token(self.token).now.copy()
