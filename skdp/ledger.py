@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting.receipts import aligned
 from skdp.privacy.ledger.balances import BUDGETS
+from skdp.privacy.ledger.books import Dataset, Registry, read_registry
 from skdp.privacy.ledger.ledger import PrivacyLedger, as_html, as_lines, changes
-from skdp.privacy.ledger.store import Dataset, Registry, read_registry
 from skdp.units import ADJACENCIES, UNITS
 
 _WHICH = "epsilon and delta, or mu (Gaussian DP), or rho (zCDP)"

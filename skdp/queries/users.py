@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from skdp._limits import WIDER, FloatArray, IntArray
 from skdp.data.blocks import each_part, one_blas_thread, quietly
 from skdp.data.integers import clipped, unit_factors
-from skdp.data.numbers import restricted, row_numbers
+from skdp.data.numbers import restricted
 from skdp.data.units import Batch, UserRows, one_each
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
-from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, summed
+from skdp.queries.sums import Neighbours, SumQuery, summed
 from skdp.solvers.scaling import ScaledUsers, Scaling
 
 Local = Callable[[Batch], FloatArray]
@@ -171,11 +171,6 @@ class UserQuery(SumQuery):
 
         change = math.hypot(*(piece.change(self.neighbours) for piece in pieces))
         return self._array(name, (size,), change, answer, widen=WIDER)
-
-    def numbers(self, name: str, local: Local) -> NumberQuery:
-        """Return the query of one private number for each user; `name` begins its releases."""
-        numbers = row_numbers(self._source, quietly(of_good_users(self._of_scaled(local), ())))
-        return NumberQuery(numbers, name, adjacency=self.adjacency)
 
     def columns(self) -> ColumnQuery:
         """Return the query over the columns of one row for each user."""

@@ -27,10 +27,10 @@ from skdp.privacy import store
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.plain_data import pack
 from skdp.privacy.gate.bounds import Bound
-from skdp.privacy.ledger import store as ledgers
+from skdp.privacy.ledger import books as ledgers
 from skdp.privacy.ledger.balances import Terms
+from skdp.privacy.ledger.books import FileBook
 from skdp.privacy.ledger.fits import LedgerFit
-from skdp.privacy.ledger.store import FileBook
 from skdp.privacy.noise.words import make_source
 from skdp.privacy.store import Store
 from skdp.privacy.streams import checkpoints

@@ -88,12 +88,6 @@ def test_whole_steps_are_rounded_for_each_unit_and_saturate():
 # -- kept_below: how many are below t, minus half of them, zeros left out --------------------------
 
 
-def users_of(X, adjacency):
-    users = UserRows(dense(X), np.zeros((X.shape[0], 1)), np.arange(X.shape[0]), False)
-    query = UserQuery(users, adjacency=adjacency)
-    return query.numbers("coef", lambda b: np.ldexp(np.abs(b.X).max(axis=(1, 2)), b.x_exponent))
-
-
 def first_of(X):
     """The first number of each row."""
     return row_numbers(row_source(X), lambda block: dense(block)[:, 0])
@@ -105,7 +99,6 @@ def records_of(X, adjacency):
 
 KEPT = {
     "rows": lambda X, adjacency: RowQuery(X, clip_norm=math.inf, adjacency=adjacency),
-    "users": users_of,
     "targets": lambda X, adjacency: records_of(dense(X), adjacency),
     "numbers": lambda X, adjacency: NumberQuery(first_of(X), "number", adjacency=adjacency),
 }
@@ -132,7 +125,7 @@ def test_kept_below_holds_and_is_reached(kind, adjacency):
 HOSTILE = np.array([[0.0], [0.5], [-0.5], [1.0], [3.0], [1e200], [np.nan], [np.inf], [1e-300]])
 
 
-@pytest.mark.parametrize(("kind", "above"), [("rows", 2), ("users", 2), ("targets", 1)])
+@pytest.mark.parametrize(("kind", "above"), [("rows", 2), ("targets", 1)])
 def test_zeros_and_what_is_not_finite_add_nothing(kind, above):
     """Below 1: .5, -.5, 1 and 1e-300; above: 3, and 1e200 where targets are not cut.
 
@@ -158,7 +151,7 @@ def test_numbers_are_left_out_alone():
 columns_of = partial(ColumnQuery, adjacency="add_remove")
 LAZY = {
     **{kind: lambda X, kind=kind: KEPT[kind](X, "add_remove").kept_below(1.0)
-       for kind in ("rows", "users", "numbers")},
+       for kind in ("rows", "numbers")},
     "moments": lambda X: columns_of(X).moments(np.zeros(3), np.ones(3), 1.0),
     "ranks": lambda X: columns_of(X).grid(np.ones((3, 1))).ranks(np.zeros(3, int)),
     "regression": lambda X: RegressionQuery(

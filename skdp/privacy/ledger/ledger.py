@@ -18,11 +18,11 @@ from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.losses import as_text, epsilon_from_losses
 from skdp.privacy.accounting.receipts import PrivacySpent, aligned, html_table
 from skdp.privacy.ledger.balances import BUDGETS, Balance, Chooser, Terms, part_of, parts_of
+from skdp.privacy.ledger.books import Book, Dataset, FileBook, Registry, read_registry
 from skdp.privacy.ledger.filters import USUAL_DELTA
 from skdp.privacy.ledger.fits import LedgerFit, adopt, is_ours
 from skdp.privacy.ledger.routes import COUNTERS, RUN, charged
 from skdp.privacy.ledger.scope import OPEN, LedgerFile, OpenLedger, announce, around
-from skdp.privacy.ledger.store import Book, Dataset, FileBook, Registry, read_registry
 from skdp.privacy.store import is_database
 
 # Reports of a ledger: tables as text and HTML, and the history as records.

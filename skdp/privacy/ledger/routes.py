@@ -28,9 +28,9 @@ from skdp.privacy.accounting.losses import Loss, Losses
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.gate.session import Observer, PrivacySession
 from skdp.privacy.ledger.balances import at_end_of_part
+from skdp.privacy.ledger.books import Book, FileBook
 from skdp.privacy.ledger.fits import LedgerFit, budget_losses, is_ours, new_token, unit_name
 from skdp.privacy.ledger.scope import around, is_over
-from skdp.privacy.ledger.store import Book, FileBook
 from skdp.privacy.store import connect
 
 # Reservations: budget that `PrivacyLedger.charge` paid in advance, for clones to draw on.

@@ -16,10 +16,10 @@ from skdp import BudgetExceededError, PrivacyError, PrivacyLedger
 from skdp.privacy import store
 from skdp.privacy.accounting.losses import Loss, SketchMixture
 from skdp.privacy.gate.bounds import PrivacyBudget
-from skdp.privacy.ledger import store as ledgers
+from skdp.privacy.ledger import books as ledgers
 from skdp.privacy.ledger.balances import Terms
+from skdp.privacy.ledger.books import Book, FileBook
 from skdp.privacy.ledger.filters import Sum
-from skdp.privacy.ledger.store import Book, FileBook
 from tools.ledgers import X, attempt, fit_of, pca
 from tools.outcomes import refuses
 

@@ -13,9 +13,9 @@ from skdp import PrivacyError, PrivacyLedger
 from skdp.privacy.accounting.losses import Loss, SketchMixture, delta_from_losses
 from skdp.privacy.ledger import routes
 from skdp.privacy.ledger.balances import Balance
+from skdp.privacy.ledger.books import FileBook, read_registry
 from skdp.privacy.ledger.fits import LedgerFit, budget_losses
 from skdp.privacy.ledger.routes import RunLimit
-from skdp.privacy.ledger.store import FileBook, read_registry
 from tools.gate import new_session
 
 SKETCH = Loss("sketch", SketchMixture(((0.02, (40,)),)))

@@ -11,9 +11,9 @@ import pytest
 
 from skdp import BudgetExceededError, PrivacyError, PrivacyLedger
 from skdp.privacy import store
-from skdp.privacy.ledger import store as ledgers
+from skdp.privacy.ledger import books as ledgers
 from skdp.privacy.ledger.balances import Terms
-from skdp.privacy.ledger.store import FileBook, read_registry
+from skdp.privacy.ledger.books import FileBook, read_registry
 from tools.ledgers import X, gaussian_fit, pca
 from tools.outcomes import refuses
 
