@@ -563,12 +563,6 @@ class RecordQuery(SumQuery):
 
     # -- ranks -------------------------------------------------------------------------------
 
-    def kept_below(self, threshold: float) -> Bounded:
-        """Return the rank of a threshold among the |y_i| that are not 0."""
-        center = self.center  # the query itself holds rows
-        sizes = self.survey.numbers(lambda columns: np.abs(centred(columns, center)))
-        return self._below(sizes, threshold, "target_scale")
-
     def moment_sizes_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the sizes ||X_i X_i'||_F."""
         sizes = self.moment_sizes.numbers(itemgetter("moment_sizes"))

@@ -337,7 +337,7 @@ def test_sums_for_means_are_those_of_single_entries():
     for ask in (
         lambda q: q.tangent(U, S, V).total(1e9),
         lambda q: q.whitened(*DIAGONALS).products().total(1.3),
-        lambda q: q.single_entries(True).kept_below(0.5),
+        lambda q: q.single_entries(True).products().scores_below(0.5),
     ):
         first, shifted = query("csr", X, y).about_means(*MEANS), query("csr", X, beside)
         assert np.allclose(ask(first).answer(0.0), ask(shifted).answer(0.0), atol=1e-3)
@@ -404,7 +404,6 @@ RANKS = {
     "moment sizes": lambda q: q.moment_sizes_below(0.5),
     "scores": lambda q: q.tangent(U, S, V).scores_below(0.5),
     "first scores": lambda q: q.products().scores_below(0.5),
-    "targets": lambda q: q.kept_below(1.0),
     "norms": lambda q: q.records().scores_below(0.5),
 }
 
@@ -430,9 +429,9 @@ def test_what_is_public_of_the_label_unit_alone():
     refuses(ValueError, "public", withheld.count)
     y = np.array([-2.0, np.nan, 0.9, -1.5, -1.5])
     data[0][4] = np.nan  # a record that contributes nothing has no target either
-    for targets, rank in ((y, -0.5), (np.full(5, np.nan), 0.0)):  # one of three is within 1 of 0.3
+    for targets, rank in ((y, 1.5), (np.full(5, np.nan), 0.0)):  # half of those that have a target
         q = query("dense", data, targets, "label", "add_remove", bias=0.8)
-        assert q.kept_below(1.0).answer(0.0) == rank
+        assert q.products().scores_below(1e9).answer(0.0) == rank
     assert not SUMS["tangent"](q).answer(1e-8).any()  # all are withheld: no intercept either
     assert q.tangent(U, S, V, 0.4).scores_below(1e9).answer(0.0) == 0.0
     refuses(ValueError, "adjacency", query, "dense", data, y, "label", "zero_out")
