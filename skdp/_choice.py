@@ -40,12 +40,9 @@ def _iterated_threshold(session: Any, unit: Any, k: int, n_answers: int) -> floa
     It does not depend on the size of the matrix: in a larger one the rows of the k columns are
     shorter, which lowers the sensitivity, but the product has more entries with noise.
     """
-    rows = 2 if unit.kind.pair else 1  # rows of the product that a unit changes
-    if session.budget.pure:
-        scale = math.sqrt(2.0) * unit.alpha * rows * k * n_answers / session.budget.pure_epsilon
-    else:
-        scale = session.noise_multiplier * unit.alpha * math.sqrt(rows * k * n_answers)
-    return iteration_threshold(scale, 1.0)
+    changed = k * (2 if unit.kind.pair else 1)  # entries of the product that a unit changes
+    sensitivities = unit.alpha * changed, unit.alpha * math.sqrt(changed)
+    return iteration_threshold(session.noise_scale(*sensitivities, 1 / n_answers), 1.0)
 
 
 def _one_shot_threshold(session: Any, unit: Any, m: int, n: int, rounding: float) -> float:

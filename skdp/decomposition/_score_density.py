@@ -369,11 +369,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         if self.kind == "ellipse" or (self.kind == "density" and self.n_bins != "auto"):
             return 0 if self.kind == "ellipse" else self.n_bins
         units = Neighbours(self.adjacency).units
-        if session.budget.pure:
-            noise = units * math.sqrt(2.0) / (session.budget.pure_epsilon * share)
-        else:
-            noise = math.sqrt(units / share) * session.noise_multiplier
-        room = cells_per_side(n, noise)
+        room = cells_per_side(n, session.noise_scale(units, math.sqrt(units), share))
         if self.kind == "auto" and room < _FEWEST:
             return 0
         return max(2, room if self.n_bins == "auto" else self.n_bins)

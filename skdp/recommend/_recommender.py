@@ -54,9 +54,8 @@ def counted_alike(session, n_users, n_items):
     Users with more items have smaller weights, because a few long histories are not the taste of
     all. This biases counts, by little relative to the noise if there are many users per item.
     """
-    pure, part = session.budget.pure_epsilon, math.sqrt(_OF_CELLS)
-    noise = math.sqrt(2.0) / (part * pure) if pure else session.noise_multiplier
-    return int(min(max(2 * USUAL_ONES * noise / part * n_items / n_users, 1.0), n_items))
+    noise = session.noise_scale(1.0, 1.0, _OF_CELLS)
+    return int(min(max(2 * USUAL_ONES * noise * n_items / n_users, 1.0), n_items))
 
 
 def _moment(session, whole, n_users):

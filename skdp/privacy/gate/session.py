@@ -586,6 +586,12 @@ class PrivacySession:
         """Noise scale of a release of sensitivity 1 that takes the whole Gaussian budget."""
         return 0.0 if self.budget.exact else 1 / self.budget.mu
 
+    def noise_scale(self, l1: float, l2: float, share: float) -> float:
+        """Return the noise scale of a release of these sensitivities, before what rounding adds."""
+        if self.budget.pure:
+            return math.sqrt(2.0) * l1 / (self.budget.pure_epsilon * share)
+        return l2 * self.noise_multiplier / math.sqrt(share)
+
     @property
     def law(self) -> str:
         """Noise distribution: "gaussian", "laplace" (delta is 0) or "exact" (infinite epsilon)."""
