@@ -23,7 +23,7 @@ from skdp.solvers.columns import count_rows, find_kinds, rows_for_scales
 from skdp.solvers.linear_regression import normal_equations
 from skdp.solvers.median_search import QUESTIONS, SMALLEST, find_between
 from skdp.solvers.postprocess import released_count
-from skdp.solvers.spectral import FEWEST_KEPT, product_directions
+from skdp.solvers.spectral import FEWEST_KEPT, ONE_MOMENT, product_directions
 
 
 def most_undetected(columns):
@@ -40,7 +40,6 @@ def model_share(shares):
 
 
 _SIZE, _FEWEST_KEPT = 0.6, 20
-_FULL_MOMENT = 3.0  # times `moment_size`: up to so many columns, one moment holds all
 
 
 def moment_size(n, share, unit_noise):
@@ -186,7 +185,7 @@ class Releases:
             size = moment_size(self.n, model_share(self.shares), self.unit_noise)
             # Sparse rows of so few columns that one moment is best are treated as dense ones.
             self.stay_sparse = min(size, FEWEST_KEPT) < self.d
-            self.screened = min(_FULL_MOMENT * size, MOST_DENSE) < self.d
+            self.screened = min(ONE_MOMENT * size, MOST_DENSE) < self.d
 
     def _find_places(self):
         """Find columns, and targets that are learnt, in one search of both.

@@ -159,7 +159,7 @@ def _across(basis: FloatArray) -> Project:
 # privacy, one column) or "exact" (no noise). `start` may have more columns than the k wanted ones.
 
 
-_CORE_SHARE = {"gaussian": 0.02, "laplace": 0.1, "exact": 0.02}
+_CORE_SHARE = 0.02, 0.1
 # Passes under Gaussian noise, and under Laplace noise: with two of these, a component behind a
 # stronger one is not found.
 PASSES = {"power": (16, 8), "alternating": (6, 2), "deflation": (4, 4)}
@@ -175,7 +175,7 @@ def alternate(
     orthogonal to those before, for Laplace noise, which grows with the columns of one answer;
     Gaussian noise does not. Without noise these are the same pairs.
     """
-    core = _CORE_SHARE[law]
+    core = _CORE_SHARE[law == "laplace"]
     if law == "exact":
         U, V = _exact_pairs(ask, start[:, :k], NEGLIGIBLE * share)
     else:
@@ -227,7 +227,7 @@ def iterate_symmetric(
     products together decide which k lead. `project` is a public linear map of queries and products
     that removes a direction.
     """
-    core = _CORE_SHARE[law]
+    core = _CORE_SHARE[law == "laplace"]
     if law == "exact":
         each = NEGLIGIBLE * share
 

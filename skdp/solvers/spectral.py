@@ -339,7 +339,7 @@ def power_subspace(
 
 
 _SIZE, FEWEST_KEPT = 2.0, 100
-_ONE_MOMENT = 3  # times as many columns are best where there are no tangent rounds
+ONE_MOMENT = 3  # times as many columns are best in one moment that nothing follows
 _SCREENED_LEVEL = 60.0  # DIRECTION_LEVEL of sparse rows: their directions bear more clipping
 # Budget fractions: of the subspace, for column sums; of the remainder, for the moment. The signal
 # times _FEWER sets the number of its columns, because the products reach all other columns.
@@ -353,7 +353,7 @@ def n_kept_columns(signal: float, d: int, k: int) -> int:
 
 def moment_columns(signal: float, d: int, k: int) -> int:
     """Return the best number of columns of one moment, more than if power steps follow."""
-    return min(_ONE_MOMENT * n_kept_columns(signal, d, k), MOST_DENSE, d)
+    return min(ONE_MOMENT * n_kept_columns(signal, d, k), MOST_DENSE, d)
 
 
 def screened_subspace(
