@@ -24,7 +24,7 @@ from skdp.queries.entries import EntryQuery, MatrixUnit, NormQuery
 from skdp.queries.interactions import InteractionQuery, RowHistories
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import TangentQuery
-from skdp.units import DEGREE, INTERVAL, NORM, UNITS, Unit, unit_of
+from skdp.units import DEGREE, INTERVAL, UNITS, Unit, unit_of
 
 _UNITS = tuple(name for name, unit in UNITS.items() if unit.federated)
 _PRODUCTS: _clients.Signatures = {
@@ -152,6 +152,8 @@ default="row"
         if privacy_unit not in _UNITS:
             raise ValueError(f"'privacy_unit' must be one of {_UNITS}. Got {privacy_unit!r}.")
         unit, self.unit_bound = UNITS[privacy_unit], unit_bound
+        if unit_bound is None and unit.bound is not None:
+            self.unit_bound = unit.bound.default
         if adjacency not in unit.adjacencies:
             options = f"one of {unit.adjacencies} with privacy_unit={unit.name!r}"
             raise ValueError(f"'adjacency' must be {options}. Got {adjacency!r}.")
@@ -159,11 +161,14 @@ default="row"
         query: PrivateQuery
         if unit.by_rows:
             query = RowQuery(X, clip_norm=np.inf, adjacency=adjacency, n_jobs=n_jobs)
-        elif unit.single:
-            query = self._entries(X, unit, adjacency)
+        elif unit.bound is DEGREE:
+            query = InteractionQuery(X, degree_floor=self.unit_bound, adjacency=adjacency)
+        elif unit.bound is INTERVAL:
+            ends = check_bounds(self, "unit_bound")
+            query = EntryQuery(X, MatrixUnit(unit.name, adjacency, *ends))
         else:
-            floor = DEGREE.default if unit_bound is None else unit_bound
-            query = InteractionQuery(X, degree_floor=floor, adjacency=adjacency)
+            size = check_size(self, "unit_bound")
+            query = NormQuery(X, MatrixUnit(unit.name, adjacency, sensitivity=size))
         super().__init__(
             query,
             config,
@@ -173,19 +178,8 @@ default="row"
             adjacency=adjacency,
             unit=privacy_unit,
             n_features=int(X.shape[1]),
-            sensitivity=1.0 if unit_bound is None else unit_bound,
+            sensitivity=self.unit_bound,
         )
-
-    def _entries(self, X: Any, unit: Unit, adjacency: str) -> PrivateQuery:
-        """Return the query of a part of a matrix, under the client's own bound."""
-        kind = INTERVAL if unit.bound is INTERVAL else NORM
-        if self.unit_bound is None:
-            self.unit_bound = kind.default
-        if kind is INTERVAL:
-            bounds = check_bounds(self, "unit_bound")
-            return EntryQuery(X, MatrixUnit(unit.name, adjacency, *bounds))
-        bound = check_size(self, "unit_bound")
-        return NormQuery(X, MatrixUnit(unit.name, adjacency, sensitivity=bound))
 
 
 class RecommenderClient(_clients.FederatedClient):
