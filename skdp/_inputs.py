@@ -23,7 +23,7 @@ from skdp.data.stored_rows import BlockFiles, DaskRows, map_rows, whole_rows
 from skdp.data.units import GroupForm, GroupRows, Placed, groups_of, in_memory
 from skdp.queries.entries import MatrixUnit
 from skdp.queries.rows import RowQuery
-from skdp.units import DEGREE, INTERVAL, NORM, UNITS, offered, unit_of
+from skdp.units import DEGREE, INTERVAL, NORM, UNITS, bound_of, offered, unit_of
 
 # For checks that add up all entries: a floating-point warning would reveal that entries are large.
 QUIET = partial(np.errstate, over="ignore", invalid="ignore")
@@ -603,13 +603,7 @@ def split_users(X, column):
 # What neighbours differ in under the units of entries, and the bound of each unit.
 
 
-def bound_of(estimator):
-    """Return the bound of an estimator's unit: (low, high), a degree, or a norm; None of rows."""
-    given, bound = getattr(estimator, "unit_bound", None), unit_of(estimator).bound
-    return bound.default if given is None and bound else given
-
-
-def matrix_unit(estimator, kind=MatrixUnit, **more):
+def matrix_unit(estimator: Any, kind: Any = MatrixUnit, **more: Any) -> Any:
     """Return what neighbours differ in, for the units of a matrix of a public shape."""
     name, bound = estimator.privacy_unit, unit_of(estimator).bound
     if bound is NORM:
@@ -624,10 +618,10 @@ def has_cells(estimator):
     return unit_of(estimator).bound is INTERVAL and bound_of(estimator)[0] == 0
 
 
-def check_unit_bound(estimator):
+def check_unit_bound(estimator: Any) -> None:
     """Check that the bound is of the kind that the unit has; its square must not overflow."""
     unit, given = estimator.privacy_unit, estimator.unit_bound
-    bound = estimator._protects.bound
+    bound = unit_of(estimator).bound
     if given is None:
         return
     if bound is None and hasattr(estimator, "clip_norm"):

@@ -37,7 +37,7 @@ from skdp.privacy.ledger.routes import Account, handed_on
 from skdp.privacy.ledger.scope import around
 from skdp.privacy.noise.words import make_source
 from skdp.solvers.median_search import find_scale
-from skdp.units import offered, unit_of
+from skdp.units import bound_of, offered, unit_of
 
 __all__ = ["DocLinkMixin"]
 
@@ -188,12 +188,6 @@ def _is_running(fit, estimator):
     return False
 
 
-def change_of(estimator):
-    """Return the norm that a change of the private data has at most, for units that have one."""
-    given = getattr(estimator, "unit_bound", None)
-    return 1.0 if given is None else given
-
-
 def _is_narrow(args, kwargs):
     """Return whether X has so few columns (a public number) that one BLAS thread is faster.
 
@@ -309,7 +303,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         if (opened := _OPENED.get()) is not None:
             opened.append(session)  # before the charge, so that an interrupted one is settled
         session.observer.of_made_data = routes.is_on_made_data(self)
-        routes.charge(session, name, self._reservation_key, change_of(self))
+        routes.charge(session, name, self._reservation_key, bound_of(self))
         if opened is not None and len(opened) == 1 and vars(self).get("_skl_callbacks"):
             session.observer.call_back(self)
         self._warn_if_weak(session.budget, session.source.seeded)

@@ -111,6 +111,12 @@ def unit_of(estimator: Any) -> Unit:
     return unit_named(getattr(estimator, "privacy_unit", Row.name))
 
 
+def bound_of(estimator: Any) -> Any:
+    """Return the bound of an estimator's unit: (low, high), a degree, or a norm; None of rows."""
+    given, bound = getattr(estimator, "unit_bound", None), unit_of(estimator).bound
+    return bound.default if given is None and bound else given
+
+
 def offered(*names: str) -> dict[str, tuple[str, ...]]:
     """Return the adjacencies of units: what an estimator offers."""
     return {name: UNITS[name].adjacencies for name in names}

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from skdp._inputs import bound_of
 from skdp._validation import check_rank
 from skdp.privacy.streams.continual import stream_schedule
 from skdp.solvers.linalg import leading_triplets
 from skdp.solvers.one_shot import mean_degree
 from skdp.theory import PlanData, PlansMixin, _made, _plan
-from skdp.units import DEGREE, INTERVAL, unit_of
+from skdp.units import DEGREE, INTERVAL, bound_of, unit_of
 
 MEASURE = "fraction of the best captured squared norm"
 

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from skdp.base import FitObserver, change_of
+from skdp.base import FitObserver
 from skdp.exceptions import PrivacyError
 from skdp.privacy.ledger import routes
 from skdp.privacy.streams import checkpoints
 from skdp.privacy.streams.checkpoints import StreamGroup
+from skdp.units import bound_of
 
 _NO_VALUE = "not kept"
 
@@ -84,7 +85,7 @@ class StreamingMixin:
                 f"The parameters {changed} of {type(self).__name__} changed while its stream runs. "
                 "Set them back, or start a new stream with sklearn.base.clone."
             )
-        routes.charge(session, type(self).__name__, sensitivity=change_of(self))
+        routes.charge(session, type(self).__name__, sensitivity=bound_of(self))
 
     def _keep_stream(self, group):
         """Set what was released; after the end of a stream nothing secret remains."""

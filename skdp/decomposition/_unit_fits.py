@@ -14,7 +14,7 @@ from skdp._limits import CLEAR, MOST_DENSE
 from skdp.answer import Answer
 from skdp.decomposition import _base
 from skdp.privacy.ledger.scope import around
-from skdp.queries.entries import EntryQuery, EntryRowQuery, NormQuery, moment_change
+from skdp.queries.entries import EntryRowQuery, matrix_query, moment_change
 from skdp.queries.interactions import InteractionQuery, gram_change
 from skdp.queries.sums import Neighbours
 from skdp.solvers import one_shot, spectral
@@ -333,7 +333,7 @@ def budget_kinds(estimator):
 def fit_entries(estimator, session, X, route):
     """Release products with the matrix, its flipped cells, or all of it."""
     unit, k, (m, n) = matrix_unit(estimator), estimator.n_components, X.shape
-    ask = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit))
+    ask = session.ask(matrix_query(X, unit))
     U, values, ritz, most, reason = np.eye(m, k), np.zeros(k), None, math.inf, {}
     graph, rounding = unit.kind.symmetric, None
     if route == "auto":

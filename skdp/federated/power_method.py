@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_array
 
-from skdp._inputs import advised
-from skdp._validation import check_bounds, check_count, check_size
+from skdp._inputs import advised, check_unit_bound, matrix_unit
+from skdp._validation import check_count, check_size
 from skdp.data.blocks import row_source, zero_rows
 from skdp.exceptions import PrivacyError
 from skdp.federated import _clients
@@ -20,11 +20,11 @@ from skdp.federated.aggregation import Aggregator
 from skdp.federated.config import AggregationConfig
 from skdp.privacy.gate.bounds import PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
-from skdp.queries.entries import EntryQuery, MatrixUnit, NormQuery
+from skdp.queries.entries import EntryQuery, NormQuery, matrix_query
 from skdp.queries.interactions import InteractionQuery, RowHistories
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import TangentQuery
-from skdp.units import DEGREE, INTERVAL, UNITS, Unit, unit_of
+from skdp.units import DEGREE, UNITS, Unit, bound_of, unit_of
 
 _UNITS = tuple(name for name, unit in UNITS.items() if unit.federated)
 _PRODUCTS: _clients.Signatures = {
@@ -151,24 +151,19 @@ default="row"
     ) -> None:
         if privacy_unit not in _UNITS:
             raise ValueError(f"'privacy_unit' must be one of {_UNITS}. Got {privacy_unit!r}.")
-        unit, self.unit_bound = UNITS[privacy_unit], unit_bound
-        if unit_bound is None and unit.bound is not None:
-            self.unit_bound = unit.bound.default
+        unit, self.privacy_unit, self.unit_bound = UNITS[privacy_unit], privacy_unit, unit_bound
         if adjacency not in unit.adjacencies:
             options = f"one of {unit.adjacencies} with privacy_unit={unit.name!r}"
             raise ValueError(f"'adjacency' must be {options}. Got {adjacency!r}.")
-        X = _checked_rows(X)
+        self.adjacency, X = adjacency, _checked_rows(X)
         query: PrivateQuery
         if unit.by_rows:
             query = RowQuery(X, clip_norm=np.inf, adjacency=adjacency, n_jobs=n_jobs)
         elif unit.bound is DEGREE:
-            query = InteractionQuery(X, degree_floor=self.unit_bound, adjacency=adjacency)
-        elif unit.bound is INTERVAL:
-            ends = check_bounds(self, "unit_bound")
-            query = EntryQuery(X, MatrixUnit(unit.name, adjacency, *ends))
+            query = InteractionQuery(X, degree_floor=bound_of(self), adjacency=adjacency)
         else:
-            size = check_size(self, "unit_bound")
-            query = NormQuery(X, MatrixUnit(unit.name, adjacency, sensitivity=size))
+            check_unit_bound(self)
+            query = matrix_query(X, matrix_unit(self))
         super().__init__(
             query,
             config,
@@ -178,7 +173,7 @@ default="row"
             adjacency=adjacency,
             unit=privacy_unit,
             n_features=int(X.shape[1]),
-            sensitivity=self.unit_bound,
+            sensitivity=bound_of(self),
         )
 
 

@@ -11,18 +11,18 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from skdp import _choice
-from skdp._inputs import bound_of, check_unit_bound, checked, has_cells, matrix_unit, public_units
+from skdp._inputs import check_unit_bound, checked, has_cells, matrix_unit, public_units
 from skdp._validation import Seed, check_int, check_option
 from skdp.base import BaseDPEstimator, as_input_dtype, atomic
 from skdp.exceptions import NoSignalWarning, warn_caller
-from skdp.queries.entries import EntryQuery, NormQuery
+from skdp.queries.entries import matrix_query
 from skdp.solvers.graphs import embed_across, released_degrees
 from skdp.solvers.iterate import PASSES, iterate_symmetric, more_columns
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.one_shot import FlippedMatrix, symmetric_pairs
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._plan import MOST_NUMBERS
-from skdp.units import offered
+from skdp.units import bound_of, offered
 
 # What an embedding shows, from released values alone.
 
@@ -311,7 +311,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         if route == "auto" and self.delta > 0:
             session.leave_open(self.delta)
         self._warn_of_delta(*public_units(self, X.shape, session))
-        ask, rounding = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit)), None
+        ask, rounding = session.ask(matrix_query(X, unit)), None
         if route == "auto":
             known = _choice.released_entries(ask, unit, X.shape)
             rounding, (route, reason) = known.rounding, self._route(n, known)

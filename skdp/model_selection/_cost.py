@@ -13,7 +13,7 @@ from sklearn import model_selection
 from sklearn.base import clone
 from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 
-from skdp.base import BaseDPEstimator, change_of
+from skdp.base import BaseDPEstimator
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._proven import inner_steps
 from skdp.model_selection._scorers import PrivateScorer
@@ -26,6 +26,7 @@ from skdp.privacy.ledger.filters import USUAL_DELTA
 from skdp.privacy.ledger.fits import LedgerFit, budget_losses, unit_name
 from skdp.privacy.ledger.routes import COUNTERS, Payment
 from skdp.privacy.ledger.scope import around
+from skdp.units import bound_of
 
 # The private estimators inside an estimator, their budgets and privacy units.
 
@@ -103,7 +104,7 @@ def meaning_of(part, with_groups):
     unit = getattr(part, "privacy_unit", "row")
     if with_groups and hasattr(part, "require_groups"):  # its unit depends on `groups` in fit
         unit = "group"
-    return unit_name(unit, change_of(part)), part.adjacency
+    return unit_name(unit, bound_of(part)), part.adjacency
 
 
 def weights_of(parts):

@@ -551,6 +551,11 @@ class NormQuery(_MatrixQuery):
 # w^2). So the bounds of entries are the worst v and w; add_remove has w = 0.
 
 
+def matrix_query(A: Any, unit: MatrixUnit) -> EntryQuery | NormQuery:
+    """Return the query over a matrix whose unit is an entry in bounds, or a change of some norm."""
+    return EntryQuery(A, unit) if unit.bounded else NormQuery(A, unit)
+
+
 def moment_change(unit: MatrixUnit, clip_norm: float) -> float:
     """Return the largest Frobenius norm of the change of A'A: see the module."""
     w, v = (end / clip_norm for end in sorted((abs(unit.low), abs(unit.high))))

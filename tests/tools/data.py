@@ -9,10 +9,10 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import get_tags
 
-from skdp._inputs import bound_of
 from skdp.solvers.spectral import FEWEST_KEPT
 from skdp.testing.audit import FitData
 from skdp.testing.sensitivity import _csr_with_duplicates, _csr_with_zeros, mixed_sizes
+from skdp.units import bound_of
 
 
 def _csr_unsorted(X):

@@ -14,7 +14,6 @@ from sklearn import config_context
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import get_tags
 
-from skdp._inputs import bound_of
 from skdp.data import blocks
 from skdp.exceptions import PrivacyWarning
 from skdp.model_selection._cost import dp_parts
@@ -30,7 +29,7 @@ from skdp.testing._transcripts import (
 )
 from skdp.testing.audit import FitData
 from skdp.testing.sensitivity import _Attack
-from skdp.units import unit_of
+from skdp.units import bound_of, unit_of
 from tools.calibration import SIX_SIGMA, check_calibration, cosine_pvalue
 from tools.data import STORED, null_release_data, settings_of
 from tools.null_checks import not_private, skip

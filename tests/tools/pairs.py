@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from sklearn.utils import get_tags
 
-from skdp._inputs import bound_of
-from skdp.base import change_of
 from skdp.decomposition import DPLowRankFactorizer
 from skdp.papers import PowerDeflation, PowerMethod
 from skdp.regression import DPTraceRegressor
@@ -18,6 +16,7 @@ from skdp.testing import record_transcript
 from skdp.testing._transcripts import fresh
 from skdp.testing.audit import FitData, TranscriptReport, transcript_audit
 from skdp.testing.sensitivity import unit_vector
+from skdp.units import bound_of
 from tools.data import entry_bounds_of, normal_rows, settings_of, takes_labels
 from tools.outcomes import difference, outcome
 
@@ -252,7 +251,7 @@ def _printed_pairs(estimator):
 @register_pairs("mixed")
 def _change_pairs(estimator):
     unit, d = settings_of(estimator).unit, max(3, _small(estimator) + 1)
-    s = float(change_of(estimator)) * (1 - 1e-12)
+    s = float(bound_of(estimator)) * (1 - 1e-12)
     places = {"entry_change": [(0, 1)], "edge_change": [(0, 1), (1, 0)], "mixed": [(0, 0)]}[unit]
     shape = (d + 2 if unit == "entry_change" else d, d)
     values = {"empty": (0.0, 0.0, s), "full": (100.0, 100.0, 100.0 + s)}
@@ -263,7 +262,7 @@ def _change_pairs(estimator):
 @register_pairs("spectral")
 def _norm_pairs(estimator):
     d = max(2, _small(estimator))
-    s = float(change_of(estimator) or 1.0) * (1 - 1e-12)
+    s = float(bound_of(estimator) or 1.0) * (1 - 1e-12)
     one = np.zeros((d + 1, d))
     one[0, 0] = s
     for name, change in (("one entry", one), ("orthogonal", s * np.eye(d + 1, d))):
@@ -392,7 +391,7 @@ def _factorizer_pairs(estimator):
         return
     if settings.unit != "row":
         d, n = settings.n_features, settings.n_rows
-        size = change_of(estimator) * (1 - 1e-12)
+        size = bound_of(estimator) * (1 - 1e-12)
         spike, flat = np.zeros((n, d)), np.full((n, d), size / np.sqrt(n * d))
         spike[0, 0] = size
         for name, change in (("one entry", spike), ("flat", flat)):
