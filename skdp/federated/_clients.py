@@ -244,8 +244,8 @@ def finite_budget(epsilon: float, delta: float) -> PrivacyBudget:
     budget = PrivacyBudget(epsilon, delta)
     if budget.exact or budget.pure:
         raise ValueError(
-            "a federated fit needs a finite 'epsilon' and a 'delta' above 0. Got "
-            f"epsilon={epsilon!r}, delta={delta!r}."
+            "A federated fit needs a finite 'epsilon' and a 'delta' above 0: noise parts are "
+            f"Gaussian. Got epsilon={epsilon!r}, delta={delta!r}."
         )
     return budget
 

@@ -353,11 +353,7 @@ class FederatedPowerMethod:
                 "'estimator' must be a DPTruncatedSVD, a DPPCA or a DPRecommender with "
                 f"privacy_unit among {_UNITS}. Got {estimator!r} instead."
             )
-        if estimator.epsilon == np.inf or estimator.delta == 0:
-            raise ValueError(
-                "A federated fit needs a finite 'epsilon' and a 'delta' above 0: noise parts are "
-                f"Gaussian. Got epsilon={estimator.epsilon!r}, delta={estimator.delta!r}."
-            )
+        _clients.finite_budget(estimator.epsilon, estimator.delta)
         return unit
 
     @staticmethod
