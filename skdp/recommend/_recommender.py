@@ -350,19 +350,18 @@ class DPRecommender(
             n_users, available = released_count(*ask.count(share=0.01)), 0.99
         route = release_route(name, session, self._protects.by_rows, n_users)
         options = (self.n_components, float(self.item_exponent), self._floor)
-        fitted = fit_filter(ask, route, n_users, available, *options)
-        found = fitted.filter
+        found, counts, flipped = fit_filter(ask, route, n_users, available, *options)
         self._warn_of_no_factors(session, found, n_items)
         components[: 1 + found.rank, found.kept] = found.inward.T
         return {
             "filter_": found,
-            "item_counts_": fitted.counts.value,
-            "item_counts_noise_scale_": fitted.counts.noise_scale,
+            "item_counts_": counts.value,
+            "item_counts_noise_scale_": counts.noise_scale,
             "selected_items_": found.kept,
             "rank_": found.rank,
             "components_": components,
             "n_users_": round(n_users),
-            "randomized_interactions_": fitted.flipped,
+            "randomized_interactions_": flipped,
             "algorithm_reason_": reason,
         }
 

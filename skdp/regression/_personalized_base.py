@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -233,18 +233,12 @@ class PublicationMixin(FitsElsewhereMixin):
 # What is learnt from all users.
 
 
-class Base(NamedTuple):
-    """What is learnt from all users before the subspace."""
-
-    scaling: Scaling
-    n: float
-    shown: bool  # whether the scales of all columns were found
-    shares: dict  # what is left of the budget
-    model: personalization.GlobalModel
-
-
 def learn_base(estimator, ask, query, shares):
-    """Release location and scale of columns and targets, and the global model."""
+    """Release location and scale of columns and targets, and the global model.
+
+    Return the scaling, the number of users, whether the scales of all columns were found, the
+    budget fractions that are left, and the model.
+    """
     n = float(query.n_rows) if estimator.adjacency == "replace" else None
     public = {"n": n, "centered": estimator.fit_intercept}
     columns = find_columns(ask.columns(), query.n_features, shares["columns"], **public)
@@ -259,13 +253,13 @@ def learn_base(estimator, ask, query, shares):
         size = query.n_features, query.n_outputs, shares["global"]
         model = personalization.pooled_classes(ask.scaled(*guess), *size, **fitted)
         coef, level = scaling.of_scaled(*guess.of_raw(model.coef, model.intercept))
-        return Base(scaling, columns.n, shown, shares, model._replace(coef=coef, intercept=level))
+        return scaling, columns.n, shown, shares, model._replace(coef=coef, intercept=level)
     n_noise = 0.0 if n else columns.count_noise()
     public["n"] = columns.n if estimator.fit_intercept else n
     unit, shares = _target_unit(estimator, ask, query.n_outputs, shares, public, n_noise)
     ask = ask.scaled(*scaling)  # columns that have no limit may hold entries of any size
     model = personalization.pooled_model(ask, limited, unit, shares["global"], **fitted)
-    return Base(scaling, columns.n, shown, shares, model)
+    return scaling, columns.n, shown, shares, model
 
 
 def _target_unit(estimator, ask, p, shares, public, n_noise):
@@ -459,13 +453,12 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     def _fit_session(self, session, query):
         """Make all releases; returns the public attributes."""
         ask = session.ask(query)
-        base = learn_base(self, ask, query, self._shares())
-        model, scaling, shares = base.model, base.scaling, base.shares
+        scaling, n, shown, shares, model = learn_base(self, ask, query, self._shares())
         ask = ask.scaled(*scaling)
         start = model if self._y_numeric else None  # logits of all users are not those of one
         whitening, view, shared = self._subspace(ask, scaling.scale, shares, start)
         # Without an intercept all users that can have a direction.
-        n = base.n if self.fit_intercept else shared.count
+        n = n if self.fit_intercept else shared.count
         if self.adjacency == "replace":
             n = float(max(query.n_rows, 1))
             self._warn_of_delta(query.n_rows, session.unit)
@@ -474,7 +467,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             heads = Heads(view, shared.U, model.on(limited))
             model = model.times(*unshrunk(ask, heads, shares["logits"]))
         heads, choice = Heads(view, shared.U, model.on(limited)), fixed_choice(view)
-        rules = all_rules(shared, view, base.shown)
+        rules = all_rules(shared, view, shown)
         if self.head_selection == "private_vote":
             choice = elect(ask, heads, rules, n, shares["head"])
         elif self.head_selection == "per_user":

@@ -296,17 +296,18 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             bias=bias, target_sd=centre.sd, lam=design.lam,
             variance=design.variance, variance_ratio=design.variance_ratio,
         )  # fmt: skip
-        stage = _trace_steps.first_means(ask, facts, design, centre) if means else None
-        if stage is not None and facts.n < facts.useful:  # too few for a matrix
-            fit = stage.fit(ask)
-            facts, ask = facts._replace(bias=0.0), stage.residuals(ask).augmented(centre.value, 0.0)
+        biases = None
+        if means:
+            biases, facts = _trace_steps.first_biases(ask, facts, design, centre)
+        if biases and facts.n < facts.useful:  # too few for a matrix
+            fit, facts = _trace_steps.biases_alone(ask, facts, biases), facts._replace(bias=0.0)
+            ask = biases.residuals(ask).augmented(centre.value, 0.0)
         else:
-            if stage is not None:
-                facts, ask = stage.facts, stage.residuals(ask)
+            ask = biases.residuals(ask) if biases else ask
             ask = through_design(ask, design).augmented(centre.value, bias)
             fit = fit_trace(ask, facts)
         share = shares["calibration"]
-        return _trace_steps.calibrated(ask, fit, facts, design, stage, centre, share, place)
+        return _trace_steps.calibrated(ask, fit, facts, design, biases, centre, share, place)
 
     def _whiten(self, ask, query, n, design, shares, facts, place):
         """Learn the units and the mean of records, and the covariance of X, unless it is given."""

@@ -1,7 +1,6 @@
 """Steps of a trace regression: its shares, the centre, row and column biases, the calibration."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from skdp.solvers.columns import find_center
 from skdp.solvers.postprocess import denoised
 from skdp.solvers.trace import TraceFacts, median_steps, zero_fit
 from skdp.solvers.verdict import calibration
-from skdp.solvers.whitening import Means, MeansFacts, energies, trace_attributes
+from skdp.solvers.whitening import Means, energies, trace_attributes
 from skdp.units import unit_of
 
 # Fraction of the budget of the gradients (or of the initial estimate) for first biases.
@@ -30,39 +29,22 @@ _NO_BETTER = "its predictions are not clearly better than"
 _TOO_FEW = "its records are too few for a matrix of this size"
 
 
-class BiasStage(NamedTuple):
-    """The released row and column biases, and the settings of the descent that follows."""
-
-    facts: TraceFacts
-    means: Means
-
-    def biases(self):
-        """Return the row and the column biases; None if they were not found."""
-        return (self.means.rows.means, self.means.columns.means) if self.means.found else None
-
-    def residuals(self, ask):
-        """Return the query over records whose targets have the biases subtracted."""
-        biases = self.biases()
-        return ask if biases is None else ask.about_means(*biases)
-
-    def fit(self, ask):
-        """Spend the budget of the matrix on better biases, and return a zero matrix."""
-        self.means.release(ask, self.facts.init + self.facts.gradients)
-        shape, rank = self.facts.shape, self.facts.rank
-        return zero_fit(shape, rank, _TOO_FEW)._replace(noise_sd=self.means.sd)
-
-
-def first_means(ask, facts, design, centre):
-    """Release first row and column biases."""
-    rows, columns = energies(design, facts.shape, facts.n)
-    settings = MeansFacts(rows, columns, facts.n, centre.value, centre.sd, facts.unit_noise)
+def first_biases(ask, facts, design, centre):
+    """Release first row and column biases; return them, and what is left for the descent."""
+    sizes = energies(design, facts.shape, facts.n)
+    biases = Means(*sizes, facts.n, centre, facts.unit_noise)
     share = _BIAS_SHARE * facts.steps_share
-    stage = BiasStage(facts.with_more(-share), Means(settings))
-    stage.means.release(ask, share)
-    return stage
+    biases.release(ask, share)
+    return biases, facts.with_more(-share)
 
 
-def calibrated(ask, fit, facts, design, stage, centre, share, place):
+def biases_alone(ask, facts, biases):
+    """Spend the budget of the matrix on better biases, and return a zero matrix."""
+    biases.release(ask, facts.init + facts.gradients)
+    return zero_fit(facts.shape, facts.rank, _TOO_FEW)._replace(noise_sd=biases.sd)
+
+
+def calibrated(ask, fit, facts, design, biases, centre, share, place):
     """Calibrate a fit on released moments of predictions and targets, and return its attributes.
 
     The descent assumes that the covariance of X is a product of a row and a column covariance,
@@ -70,7 +52,7 @@ def calibrated(ask, fit, facts, design, stage, centre, share, place):
     show how well the fit predicts, whatever the distribution of X is: coefficients are scaled
     accordingly, or set to zero.
     """
-    failure, slope, shift, means = "", 1.0, 0.0, stage and stage.biases()
+    failure, slope, shift, means = "", 1.0, 0.0, biases and biases.found
     residual_sd = fit.noise_sd if math.isfinite(fit.noise_sd) else 0.0
     half_width = math.inf if means or fit.values.any() else 0.0
     if fit.zero_because and not means:
@@ -81,7 +63,7 @@ def calibrated(ask, fit, facts, design, stage, centre, share, place):
         # After few steps, a matrix has about a third of its degrees of freedom.
         fraction = min(max(facts.max_iter, _STEPS) / (3 * _STEPS), 1.0) * bool(fit.values.any())
         cut, n_free = max(radius, _LEAST_CUT), fraction * facts.tangent_size
-        n_free += stage.means.n_free if means else 0.0
+        n_free += biases.n_free if means else 0.0
         query = ask.tangent(fit.U, np.diag(fit.values), fit.V, fit.intercept)
         centred = centre.sd > 0  # if not, there is no intercept
         unit = centre.sd or fit.target_sd

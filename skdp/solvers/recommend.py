@@ -184,14 +184,6 @@ class Route(NamedTuple):
         return min(density * self.least * first.noise_scale**2 / (2 * total) * held, 1e6)
 
 
-class Fitted(NamedTuple):
-    """What a fit releases: the filter, the counts that it starts from, and flipped histories."""
-
-    filter: ItemFilter
-    counts: Answer
-    flipped: Flipped | None = None
-
-
 def _sized(route: Route, ordered: FloatArray, n_users: float, share: float) -> tuple[int, int]:
     """Return how many items to keep, and the mean number of them of a user.
 
@@ -221,8 +213,8 @@ def fit_filter(
     n_components: int,
     exponent: float,
     floor: int | None = None,
-) -> Fitted:
-    """Release counts, and the moment of the most popular items.
+) -> tuple[ItemFilter, Answer, Flipped | None]:
+    """Release counts, and the moment of the most popular items; return flipped histories, too.
 
     The first counts decide how much more of the budget counts get: all of it if no factor would
     exceed the noise. With a pure budget ("one_shot") they get all of it, or nothing more.
@@ -249,4 +241,4 @@ def fit_filter(
         off, deviation = ask.moment(kept, floor or usual, items.popular, share=rest)
         shrink = partial(wigner, noise_scale=deviation / math.sqrt(2))
         moment = PairMoment(off, shrink, deviation * math.sqrt(2 * n_kept))
-    return Fitted(residual_factors(moment, items, n_components, exponent), counts, flipped)
+    return residual_factors(moment, items, n_components, exponent), counts, flipped

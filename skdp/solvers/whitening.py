@@ -9,7 +9,7 @@ import numpy as np
 
 from skdp._limits import NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
-from skdp.solvers.columns import FAR, find_columns
+from skdp.solvers.columns import FAR, Center, find_columns
 from skdp.solvers.linalg import signal_share, with_signs
 from skdp.solvers.trace import FINER, RECENTRINGS, TraceFit, private_median
 
@@ -223,29 +223,6 @@ _VARIANCES = np.append(0.0, np.geomspace(1e-4, 0.5, 31))  # of means, in that of
 _PARTS = np.linspace(0.0, 1.0, 11)  # of a share, for the columns
 
 
-class MeansFacts(NamedTuple):
-    """Public numbers of what means are learnt from.
-
-    Attributes
-    ----------
-    rows, columns : array of shape (d1,), (d2,)
-        Sums of squares of the entries of each row and column over records, released or public.
-    n : float
-        Number of records, public or released.
-    centre, sd : float
-        Where targets lie, and how far they vary about there.
-    unit_noise : float
-        Noise scale of a sum clipped at 1 that has the whole budget.
-    """
-
-    rows: FloatArray
-    columns: FloatArray
-    n: float
-    centre: float
-    sd: float
-    unit_noise: float
-
-
 def energies(design: Whitening, shape: tuple[int, int], n: float) -> tuple[FloatArray, FloatArray]:
     """Return sums of squares of the entries of rows and columns over n records of a design."""
     rows, columns = (
@@ -297,17 +274,36 @@ class _Side:
 
 
 class Means:
-    """Means of rows and columns as they become known, release by release."""
+    """Means of rows and columns as they become known, release by release.
 
-    def __init__(self, facts: MeansFacts) -> None:
-        self.facts = facts
-        self.rows, self.columns = _Side(facts.rows), _Side(facts.columns)
-        self.length = math.sqrt(float(facts.columns.sum()) / facts.n)  # of records
+    Parameters
+    ----------
+    rows, columns : array of shape (d1,), (d2,)
+        Sums of squares of the entries of each row and column over records, released or public.
+    n : float
+        Number of records, public or released.
+    centre : Center
+        Where targets lie, and how far they vary about there.
+    unit_noise : float
+        Noise scale of a sum clipped at 1 that has the whole budget.
+    """
+
+    def __init__(
+        self, rows: FloatArray, columns: FloatArray, n: float, centre: Center, unit_noise: float
+    ) -> None:
+        self.n, self.centre, self.unit_noise = n, centre, unit_noise
+        self.rows, self.columns = _Side(rows), _Side(columns)
+        self.length = math.sqrt(float(columns.sum()) / n)  # of records
 
     @property
-    def found(self) -> bool:
-        """Whether any mean differs from 0."""
-        return bool(self.rows.means.any() or self.columns.means.any())
+    def found(self) -> tuple[FloatArray, FloatArray] | None:
+        """The means of the rows and of the columns; None if none differs from 0."""
+        both = self.rows.means, self.columns.means
+        return both if any(means.any() for means in both) else None
+
+    def residuals(self, ask: Any) -> Any:
+        """Return the query over records whose targets have the means subtracted."""
+        return ask.about_means(*self.found) if self.found else ask
 
     @property
     def n_free(self) -> float:
@@ -317,8 +313,9 @@ class Means:
     @property
     def sd(self) -> float:
         """About the standard deviation of the targets about the means."""
-        seen = (self.rows.explained() + self.columns.explained()) / self.facts.n
-        return math.sqrt(max(self.facts.sd**2 - seen, NEGLIGIBLE * self.facts.sd**2))
+        square = self.centre.sd**2
+        seen = (self.rows.explained() + self.columns.explained()) / self.n
+        return math.sqrt(max(square - seen, NEGLIGIBLE * square))
 
     def release(self, ask: Any, share: float) -> None:
         """Release sums of columns and of rows, and divide the share for the least expected loss."""
@@ -327,12 +324,12 @@ class Means:
             if of_share > 0:
                 known = ask.about_means(self.rows.means, self.columns.means)
                 entries = known.single_entries(side is self.columns)
-                sums, sd = entries.augmented(self.facts.centre, 0.0).products(), self.sd
+                sums, sd = entries.augmented(self.centre.value, 0.0).products(), self.sd
                 side.add(sums.total(_CUT * sd * self.length, share=of_share * share), sd)
 
     def _left(self, part: float, share: float) -> float:
         sd, left = self.sd, 0.0
-        noise = _CUT * sd * self.length * max(self.facts.unit_noise, 1e-12)  # at the whole budget
+        noise = _CUT * sd * self.length * max(self.unit_noise, 1e-12)  # at the whole budget
         for side, of_share in ((self.columns, part), (self.rows, 1 - part)):
             left += side.left(noise / math.sqrt(of_share * share) if of_share else math.inf, sd)
         return left

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from skdp.solvers.whitening import Means, MeansFacts, Whitening, energies, whitening
+from skdp.solvers.columns import Center
+from skdp.solvers.whitening import Means, Whitening, energies, whitening
 from tools.gate import Noisy
 
 
@@ -50,8 +51,8 @@ def example(d1=40, d2=15, n=6000, seed=1, spread=0.5):
 
 
 def facts(counts, noise=0.0, sd=1.0):
-    n = float(counts.sum())
-    return MeansFacts(counts.sum(axis=1), counts.sum(axis=0), n, 3.0, sd, noise)
+    n, centre = float(counts.sum()), Center(3.0, sd, True)
+    return counts.sum(axis=1), counts.sum(axis=0), n, centre, noise
 
 
 def missed(means, counts, a, b):
@@ -65,10 +66,10 @@ def test_noise_costs_little_more_than_knowing_nothing(noise):
     ratios = []
     for seed in range(8):
         counts, a, b = example(seed=seed)
-        means, ask = Means(facts(counts, noise)), Ratings(counts, a, b, noise, seed=seed)
+        means, ask = Means(*facts(counts, noise)), Ratings(counts, a, b, noise, seed=seed)
         means.release(ask, 0.3)
         assert math.fsum(share for _, share in ask.asked) == pytest.approx(0.3)
-        ratios.append(missed(means, counts, a, b) / missed(Means(facts(counts)), counts, a, b))
+        ratios.append(missed(means, counts, a, b) / missed(Means(*facts(counts)), counts, a, b))
     assert np.mean(ratios) < {1.0: 0.15, 10.0: 0.7, 100.0: 1.15}[noise]  # were .07, .53, 1.03
 
 
@@ -76,7 +77,7 @@ def test_rows_that_cannot_be_seen_get_little():
     """Four thousand rows of one or two ratings each, with noise of a hundred and more."""
     counts, a, b = example(d1=4000, d2=10)
     ask = Ratings(counts, a, b, 50.0)
-    means = Means(facts(counts, 50.0))
+    means = Means(*facts(counts, 50.0))
     means.release(ask, 0.1)
     means.release(ask, 0.8)
     assert math.fsum(share for by_column, share in ask.asked if by_column) > 0.6
