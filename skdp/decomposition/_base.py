@@ -430,8 +430,8 @@ def verdict_of_ritz(ritz, total, d, shown=None, bias=NOTHING):
     return found, k, kept, k / d, int(np.count_nonzero(clear))
 
 
-def check_normalizer(estimator):
-    """Refuse normalisers that leave the iterate without a bounded norm."""
+def check_iteration(estimator):
+    """Check the normaliser, which must give the iterate a bounded norm, and the tolerance."""
     _validation.check_option(estimator, "power_iteration_normalizer", ("auto", "QR", "LU", "none"))
     value = estimator.power_iteration_normalizer
     if value in ("LU", "none"):
@@ -439,6 +439,7 @@ def check_normalizer(estimator):
             f"power_iteration_normalizer={value!r} has no bounded sensitivity; use 'QR' or 'auto'. "
             f"Got {value!r}."
         )
+    _validation.check_real(estimator, "tol", 0, math.inf, closed="left")
 
 
 # The probabilistic model behind PCA, from released values only.

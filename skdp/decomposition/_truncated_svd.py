@@ -303,8 +303,7 @@ class DPTruncatedSVD(
         _validation.check_option(self, "algorithm", solvers, f" for the unit {self.privacy_unit!r}")
         _validation.check_int(self, "n_iter", 1, also=("auto",))
         _validation.check_int(self, "n_oversamples", 0, also=("auto",))
-        _base.check_normalizer(self)
-        _validation.check_real(self, "tol", 0, math.inf, closed="left")
+        _base.check_iteration(self)
         _validation.check_clip_norm(self)
         _inputs.check_unit_bound(self)
         if self.algorithm == "deflation" and self.delta > 0:

@@ -262,7 +262,7 @@ def fast_map(model, X, method):
         "predict", "transform" or "reconstruct" (transform and back).
     """
     if n_proven := begins_proven(model, X):
-        head, linear = model[:n_proven].transform, _fast_map(model[n_proven:], method)
+        head, linear = model[:n_proven].transform, _block_map(model[n_proven:], method)
         if linear is None or method == "reconstruct":
             return None
         mapped = lambda rows: linear(_dense(as_numbers(head(plain_columns(rows)))))  # noqa: E731
@@ -272,7 +272,7 @@ def fast_map(model, X, method):
     else:
         plain = isinstance(X, np.ndarray) and X.ndim >= 2
         known = (plain or sp.issparse(X)) and X.dtype.kind in "fiubO"
-    linear = _fast_map(model, method) if known else None
+    linear = _block_map(model, method) if known else None
     return linear and partial(_by_block, lambda rows: linear(_dense(as_numbers(rows))))
 
 
@@ -282,7 +282,7 @@ def begins_proven(model, X):
         return 0
     types = plain_columns(X.iloc[:0])
     heads = range(len(model) - 1, 0, -1)
-    return next((n for n in heads if _handed_on(model[:n], types) is not None), 0)
+    return next((n for n in heads if _columns_after(model[:n], types) is not None), 0)
 
 
 def plain_columns(X):
@@ -309,7 +309,7 @@ def _widest(pipeline):
     return max((getattr(step, "n_features_in_", math.inf) for step in later), default=math.inf)
 
 
-def _handed_on(step, X):
+def _columns_after(step, X):
     """Return the columns that a proven step hands on, none of numbers; None if a row may change.
 
     The columns have no rows, as their types alone matter. A row alone must come out as in a batch:
@@ -321,9 +321,9 @@ def _handed_on(step, X):
     if line is not None and (line.given or any(concerns(step))):
         return None
     if type(step) is Pipeline:
-        return reduce(lambda Z, part: Z if Z is None else _handed_on(part[1], Z), step.steps, X)
+        return reduce(lambda Z, part: Z if Z is None else _columns_after(part[1], Z), step.steps, X)
     if line is not None and line.parts is not None:
-        parts = [_handed_on(part, taken) for part, taken in _parts_taken(step, X)]
+        parts = [_columns_after(part, taken) for part, taken in _parts_taken(step, X)]
     else:
         X = numbers if step == "drop" else X
         keeps_texts = line is None or line.step in (SimpleImputer, FunctionTransformer)
@@ -432,13 +432,13 @@ def _products(X, M):
     return out
 
 
-def _fast_map(model, method):
+def _block_map(model, method):
     """Return a map of blocks of rows for models that are known to be linear, else None.
 
     They are exactly these classes: a subclass may do something else.
     """
     if isinstance(model, Pipeline):
-        return _fast_pipeline(model, method)
+        return _pipeline_map(model, method)
     if type(model) is DPTraceRegressor and method == "predict":
         coef, ends = np.asarray(model.coef_, np.float64).reshape(-1, 1), model.prediction_bounds_
         return lambda X: np.clip(_products(X, coef)[:, 0] + model.intercept_, *ends)
@@ -464,10 +464,10 @@ def _fast_map(model, method):
     return None
 
 
-def _fast_pipeline(pipeline, method):
+def _pipeline_map(pipeline, method):
     steps = [step for _, step in pipeline.steps if step not in (None, "passthrough")]
     last = method if method != "reconstruct" or len(steps) == 1 else None
-    maps = [_fast_map(step, "transform") for step in steps[:-1]] + [_fast_map(steps[-1], last)]
+    maps = [_block_map(step, "transform") for step in steps[:-1]] + [_block_map(steps[-1], last)]
     if any(each is None for each in maps):
         return None
     return lambda X: reduce(lambda rows, each: each(rows), maps, X)

@@ -429,20 +429,24 @@ class PrivacySession:
         self.ledger += (line,)
         self.observer.paid(line.name)
 
-    def _scale(self, bound: bounds.Bound, share: float) -> tuple[str, float, float, Loss]:
-        """Return (mechanism, step, noise scale, loss) of a release with this share."""
+    def _loss(self, share: float) -> Loss:
+        """Return what a share of the budget allows a release to lose."""
+        budget = self.budget
+        size = budget.pure_epsilon * share if budget.pure else self.mu(share)
+        return Loss(budget.kind, size)
+
+    def _scale(self, bound: bounds.Bound, size: float) -> tuple[str, float, float]:
+        """Return (mechanism, step, noise scale) of a release with a loss of this size."""
         budget = self.budget
         if budget.exact:
-            return "none (epsilon is infinite)", 0.0, 0.0, Loss("gaussian", math.inf)
+            return "none (epsilon is infinite)", 0.0, 0.0
         if budget.pure:
-            epsilon = budget.pure_epsilon * share
-            step = bounds.laplace_step(bound, epsilon)
-            spread = math.sqrt(2.0) * noise.LAPLACE_SCALE
-            return "laplace", step, step * spread, Loss("pure", epsilon)
-        mu, copies = self.mu(share), math.sqrt(budget.copies)
-        step = bounds.gaussian_step(bound, mu / copies)
+            step = bounds.laplace_step(bound, size)
+            return "laplace", step, step * (math.sqrt(2.0) * noise.LAPLACE_SCALE)
+        copies = math.sqrt(budget.copies)
+        step = bounds.gaussian_step(bound, size / copies)
         mechanism = "gaussian" if budget.copies == 1 else f"gaussian, mean of {budget.copies}"
-        return mechanism, step, step * noise.EFFECTIVE_SIGMA / copies, Loss("gaussian", mu)
+        return mechanism, step, step * noise.EFFECTIVE_SIGMA / copies
 
     def grant(
         self, bound: bounds.Bound, share: float, *, note: str = "", openings: int = 1, unit: int = 1
@@ -471,7 +475,8 @@ class PrivacySession:
         sensitivity = bound.l1 if self.budget.pure and bound.l1 is not None else bound.l2
         with self.lock:
             share = self.affordable(bound, share, kind, openings)
-            mechanism, step, scale, loss = self._scale(bound, share)
+            loss = self._loss(share)
+            mechanism, step, scale = self._scale(bound, loss.value)
             grant = Grant(self, bound, mechanism + note, step, scale)
             line = LedgerEntry(bound.name, grant.mechanism, sensitivity / unit, scale / unit, loss)
             self.pay(line, share, kind, openings * bound.size)
@@ -485,10 +490,10 @@ class PrivacySession:
         kind = budget.kind
         with self.lock:
             share = self.affordable(bound, share, kind, 0)
-            epsilon = math.inf if budget.exact else budget.pure_epsilon * share
-            grant = FlipGrant(self, bound, epsilon)
+            loss = self._loss(share)
+            grant = FlipGrant(self, bound, loss.value)
             line = (bound.name, grant.mechanism, float(bound.cells), grant.noise_scale)
-            self.pay(LedgerEntry(*line, Loss(kind, epsilon)), share, kind)
+            self.pay(LedgerEntry(*line, loss), share, kind)
         return grant
 
     def charge_skipped(self, share: float) -> None:
@@ -497,14 +502,11 @@ class PrivacySession:
         A solver that stops early because of what was released must still pay for the releases that
         it skips: the cost may not depend on the data, not even through public answers.
         """
-        kind = self.budget.kind
+        name, kind = "unused_budget", self.budget.kind
         with self.lock:
-            share = self.affordable(bounds.Bound("unused_budget", (0,), 0.0), share, kind)
-            size = self.budget.pure_epsilon * share if self.budget.pure else self.mu(share)
-            line = LedgerEntry(
-                "unused_budget", "charged, nothing released", 0.0, 0.0, Loss(kind, size)
-            )
-            self.pay(line, share, kind)
+            share = self.affordable(bounds.Bound(name, (0,), 0.0), share, kind)
+            line = (name, "charged, nothing released", 0.0, 0.0)
+            self.pay(LedgerEntry(*line, self._loss(share)), share, kind)
 
     def charge_unused(self) -> None:
         """Pay all that is left, so that the receipt always states the whole budget."""
@@ -570,7 +572,7 @@ class PrivacySession:
             rate = eta / (2.0**CHOICE_BITS + 2)  # rounding moves two scores by one step
             step = 0.0 if budget.exact else bound.linf * 2.0**-CHOICE_BITS
             scale = step / rate
-            loss = Loss("gaussian", math.inf) if budget.exact else Loss("range", eta)
+            loss = self._loss(share) if budget.exact else Loss("range", eta)
             grant = Grant(self, bound, "exponential", step, scale)
             line = LedgerEntry(bound.name, grant.mechanism, bound.linf, scale, loss)
             self.pay(line, share, "pure", bound.size)

@@ -354,6 +354,7 @@ def test_seeded_noise_differs_between_releases():
     assert len({gate.choose(scores([0.0, 0.0, 0.0]), 0.05) for _ in range(20)}) == 3
     pure, cells = session(delta=0.0, source=SeededSource(0)), Bound("cells", (50, 50), 1.0, cells=1)
     drawn = [pure.grant(cells, 0.25).draw() for _ in range(2)]
+    assert pure.remaining("pure") == 0.5
     assert not np.array_equal(*drawn)
 
 
