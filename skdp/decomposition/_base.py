@@ -300,7 +300,7 @@ def bias_of(clip_norm):
     return _BIAS * clip_norm if math.isfinite(clip_norm) else 1.0
 
 
-def row_noise(session, ask, n, clip_norm, share=None):
+def row_noise(session, ask, n, clip_norm, share):
     """Return public facts on the noise of a fit to rows.
 
     If their number is private (n is None), it is released with the `share`.

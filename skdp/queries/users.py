@@ -56,7 +56,7 @@ class Piece(NamedTuple):
         return neighbours.array(self.level)
 
 
-def of_good_users(local: Local, shape: tuple[int, ...], step: float = 1.0) -> Local:
+def of_good_users(local: Local, shape: tuple[int, ...], step: float) -> Local:
     """Return `local` with NaN as the contribution of bad users; zeros would be valid values.
 
     A user for whom `local` raises counts as bad, and gets a contribution of this `shape`. At step 0

@@ -335,7 +335,7 @@ def parted(rows):
     return with_entries(rows, hidden.astype(np.float64)), with_entries(rows, others)
 
 
-def missed_share(model: Any, X: Any, _: Any = None) -> Any:
+def missed_share(model: Any, X: Any) -> Any:
     """Share of the hidden items of each row that are not in the list for the others.
 
     It has 20 items, or a quarter of a small catalogue.

@@ -194,12 +194,12 @@ class SketchMixture:
     def __format__(self, spec: str) -> str:
         return f"{float(self):{spec}} (mean square)"
 
-    def largest(self, tail: float = 1e-9) -> float:
-        """Return a mu that a part exceeds with probability at most `tail`: for audits."""
+    def largest(self) -> float:
+        """Return a mu that a part exceeds with probability at most 1e-9: for audits."""
         total = 0.0
         for i, (mu, degrees) in enumerate(self.terms):
             if self.part in (None, i):
-                each = [2 / d * float(gammainccinv(d / 2, tail / len(degrees))) for d in degrees]
+                each = [2 / d * float(gammainccinv(d / 2, 1e-9 / len(degrees))) for d in degrees]
                 total += mu**2 * math.prod(each)
         return math.sqrt(total)
 
