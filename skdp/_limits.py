@@ -35,3 +35,12 @@ SQUARE_WEIGHT: Final = 1.66
 COUNT_WEIGHT: Final = 0.5
 CORE_SCALE: Final = 3.0  # divides the part of a product inside the subspace that it is taken at
 GRAM_FEATURES: Final = 1500  # with more columns a d x d release is too slow and too noisy
+
+
+def tangent_bound(clip_norm: float) -> float:
+    """Return the largest ||a|| ||b|| over rows of norm C, split as in `skdp.queries.sums`.
+
+    With t = ||a||^2 / C^2 it is C^2 sqrt(t (1 - t + t/s^2)), largest at t = 1/(2(1 - 1/s^2)), which
+    lies in [0, 1] for s = CORE_SCALE >= sqrt(2): C^2 / (2 sqrt(1 - 1/s^2)).
+    """
+    return clip_norm**2 / (2 * math.sqrt(1 - CORE_SCALE**-2))

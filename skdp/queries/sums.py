@@ -25,7 +25,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import BLOCK, CORE_SCALE, LARGEST, WIDER, FloatArray
+from skdp._limits import BLOCK, CORE_SCALE, LARGEST, WIDER, FloatArray, tangent_bound
 from skdp.data import blocks, integers
 from skdp.data.numbers import Numbers, row_numbers
 from skdp.data.units import GroupRows
@@ -296,15 +296,6 @@ class GroupQuery(SumQuery):
 
 
 ROW_UNIT = 2.0**-20  # unit of a row in clipped sums and of its size, in units of the clip norm
-
-
-def tangent_bound(clip_norm: float) -> float:
-    """Return the largest ||a|| ||b|| over rows of norm `clip_norm`.
-
-    With t = ||a||^2 / C^2 it is C^2 sqrt(t (1 - t + t/s^2)), largest at t = 1/(2(1 - 1/s^2)), which
-    lies in [0, 1] for s >= sqrt(2): C^2 / (2 sqrt(1 - 1/s^2)).
-    """
-    return clip_norm**2 / (2 * math.sqrt(1 - CORE_SCALE**-2))
 
 
 @dataclass(frozen=True)

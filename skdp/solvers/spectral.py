@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdp._limits import CLEAR, CORE_SCALE, MOST_DENSE, NEGLIGIBLE, FloatArray
+from skdp._limits import CLEAR, CORE_SCALE, MOST_DENSE, NEGLIGIBLE, FloatArray, tangent_bound
 from skdp.answer import NOTHING, Answer
 from skdp.solvers.linalg import (
     leading_pairs,
@@ -211,7 +211,7 @@ def _tangent_product(ask: Any, V: FloatArray, share: float, noise: RowNoise) -> 
     """Release the product at V, its terms clipped to suit the noise."""
     query = ask.tangent(V)
     goal = noise.goal(DIRECTION_LEVEL, noise.rect, len(V), share)
-    largest = noise.clip_norm**2 / (2 * math.sqrt(1 - CORE_SCALE**-2))  # of a row's term, at any V
+    largest = tangent_bound(noise.clip_norm)  # of a row's term, at any V
     clip = private_clip_level(query.sizes_above, largest, goal, CLIP_SHARE * share)
     return query.product(clip, share=(1 - CLIP_SHARE) * share)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp._limits import CORE_SCALE, LARGEST
+from skdp._limits import CORE_SCALE, LARGEST, tangent_bound
 from skdp.data import blocks
 from skdp.data import units as grouped_rows
 from skdp.data.integers import FINEST_UNIT, ExactProduct, PublicMatrix
@@ -16,7 +16,6 @@ from skdp.exceptions import PrivacyError
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.regression import RegressionQuery
 from skdp.queries.rows import RowQuery
-from skdp.queries.sums import tangent_bound
 from skdp.units import ADJACENCIES
 from tools.gate import change_over_bound
 from tools.places import InBlocks
