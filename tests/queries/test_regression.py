@@ -435,7 +435,7 @@ PLACES = {
 def test_ranks_of_columns_and_targets_hold_and_are_attained(ask, each, adjacency, weights):
     """All records of few values, and groups of two, against nothing or against each other."""
     record = itertools.product((-2.0, 0.5), (-2.0, 0.5), (-2.0, 0.5, np.nan))
-    units = [np.array(some) for some in itertools.product(record, repeat=each)]
+    units = [np.array(some) for some in itertools.combinations_with_replacement(record, each)]
     shared = [[0.5, -2.0, -2.0]] * 3
 
     def bounded(unit):
