@@ -27,22 +27,24 @@ def cases():
     for case in parametrize_with_dp_checks(ESTIMATORS).args[1]:
         estimator, check = case.values
         if check.func is null_checks.check_null_release:
-            # In the first tier once for each class, and its second half for each of its units, of
-            # dense or sparse rows, and by each algorithm where the unit is no row.
-            kind = type(estimator), settings_of(estimator).unit
+            # In the first tier once for each fit, which two classes may share, and its second half
+            # for each of its units, of dense or sparse rows, and by each algorithm where the unit
+            # is no row.
+            cls, unit = type(estimator), settings_of(estimator).unit
+            fit = getattr(cls, "_fit_session", cls)
             sparse = get_tags(estimator).input_tags.sparse
-            names = () if kind[1] in ("row", "group") else ("algorithm", "n_iter")
-            way = *kind, sparse, *(getattr(estimator, name, None) for name in names)
-            marks = pytest.mark.deep if kind[0] in seen else pytest.mark.every_way
-            if kind[0] in seen and way not in seen:
-                half = partial(null_checks.check_same_answers, kind[0].__name__)
+            names = () if unit in ("row", "group") else ("algorithm", "n_iter")
+            way = fit, unit, sparse, *(getattr(estimator, name, None) for name in names)
+            marks = pytest.mark.deep if fit in seen else pytest.mark.every_way
+            if fit in seen and way not in seen:
+                half = partial(null_checks.check_same_answers, cls.__name__)
                 name = case.id.replace("null_release", "same_answers")
                 yield pytest.param(estimator, half, id=name, marks=pytest.mark.every_way)
-            if kind not in seen and estimator.epsilon != np.inf:
-                large = partial(null_checks.check_same_answers_at_large_budget, kind[0].__name__)
+            if (cls, unit) not in seen and estimator.epsilon != np.inf:
+                large = partial(null_checks.check_same_answers_at_large_budget, cls.__name__)
                 name = case.id.replace("null_release", "same_answers_at_large_budget")
                 yield pytest.param(estimator, large, id=name, marks=pytest.mark.deep)
-            seen.update((way, kind, kind[0]))
+            seen.update((way, (cls, unit), fit))
         else:
             first = type(estimator).__name__ in FIRST_CLASSES and check.func in FIRST_CHECKS
             marks = () if first else pytest.mark.deep
@@ -76,14 +78,22 @@ def test_further_ways(estimator, check):
     check(type(estimator).__name__, large)
 
 
-# A third of the pairs of each further way, which follows from its name alone: it stays the same
-# where other ways come or go, as one of the thirds may hold no pair that is the worst.
-PARTS = [(e, ()) for e in ESTIMATORS] + [(e, (crc32(repr(e).encode()) % 3, 3)) for e in FURTHER]
-PRIVATE = [pytest.param(*way, id=repr(way[0])) for way in PARTS if way[0].epsilon != np.inf]
+def ways_and_parts():
+    """Yield ways, and which half of their pairs is tried, or third of a further way; deep: all.
+
+    The part follows from the name of the way alone: it stays the same where other ways come or go,
+    as one of the parts may hold no pair that is the worst.
+    """
+    for ways, place, parts in ((ESTIMATORS, 2, 2), (FURTHER, 1, 3)):
+        for estimator in (way for way in ways if way.epsilon != np.inf):
+            name = repr(estimator)
+            part = crc32(name.encode()) // place % parts, parts
+            yield pytest.param(estimator, part, id=name, marks=pytest.mark.every_way)
+            if ways is ESTIMATORS:
+                yield pytest.param(estimator, (), id=f"{name}, all pairs", marks=pytest.mark.deep)
 
 
-@pytest.mark.every_way
-@pytest.mark.parametrize(("estimator", "part"), PRIVATE)
+@pytest.mark.parametrize(("estimator", "part"), list(ways_and_parts()))
 def test_worst_case_pair_is_tight(estimator, part):
     """Realised over claimed mu is at most 1, and near 1 where one pair is the worst throughout.
 

@@ -132,6 +132,7 @@ def test_parameters_cannot_fit_for_nothing(kind):
     assert not hasattr(odd.model, "components_")
 
 
+@pytest.mark.thorough
 def test_fewer_rows_have_less_noise_in_proportion():
     stated = PrivacyBudget(1.0, 1e-6)
     for behind in (2.0, 25.0, 30.0, 55.0, 100.0, 160.0):  # in one draw of noise as long as it can
@@ -370,6 +371,7 @@ def test_personal_plans_explain_what_is_stated(facts):
     assert plan.best == pytest.approx(explained, abs=0.06)
 
 
+@pytest.mark.thorough
 def test_plans_of_balanced_weights_are_judged_by_balanced_accuracy():
     """Such weights lower the accuracy on purpose: by it, they would lose more than there is."""
     model = skdp.DPRidgeClassifier(classes=[*"abc"], class_weight="balanced", epsilon=8.0)

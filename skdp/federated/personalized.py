@@ -366,8 +366,8 @@ class FederatedRounds:
     ...     X, users = rng.standard_normal((10 * n, 6)), np.repeat(np.arange(n), 10)
     ...     factor = (1 + rng.standard_normal((n, 1))) * np.eye(6)[0]
     ...     return X, np.sum(X * factor[users], axis=1), users
-    >>> config = AggregationConfig(n_clients=8, n_colluders=2)
-    >>> sites = [people(250) for _ in range(8)]
+    >>> config = AggregationConfig(n_clients=4, n_colluders=1)
+    >>> sites = [people(120) for _ in range(4)]
     >>> estimator = DPPersonalizedRegressor(1, epsilon=2.0, target_bounds=(-3, 3))
     >>> clients = [
     ...     PersonalizedClient(estimator, X, y, config, groups=g, epsilon=2.0) for X, y, g in sites

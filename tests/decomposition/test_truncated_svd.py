@@ -721,6 +721,7 @@ def test_a_graph_that_noise_hides_shows_the_mean_of_its_nodes(unit, rng):
     assert np.linalg.norm(alternating @ svd.components_.T) ** 2 == pytest.approx(2 * 150**2)
 
 
+@pytest.mark.thorough
 def test_degrees_show_what_the_noise_of_flips_takes_from_the_leading_vector(rng):
     """The leading vector holds .66 of its value here, the degrees .78; neither is said to be 1."""
     size = rng.lognormal(0, 0.8, 400)

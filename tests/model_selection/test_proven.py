@@ -484,7 +484,7 @@ HEADS = [
 )
 def test_proven_steps_before_a_model_are_scored_in_a_batch(head, output, monkeypatch):
     """Each loss is that of its row alone, bit for bit; a row that fails has none."""
-    n = 24
+    n = 12
     X = mixed_frame(n).assign(dropped=pd.Timestamp("2026-12-01"))
     X["region"], X["yes"] = X["r"].astype("category"), pd.array(X["n"] > 4, "boolean")
     X["whole"], X["coded"] = pd.array(X["n"], "Int64"), pd.Categorical(X["n"])

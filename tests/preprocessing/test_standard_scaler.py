@@ -21,7 +21,7 @@ from tools.outcomes import assert_refused, messages_of, refuses
 UNITS, MEANS = np.array([1.0, 10.0, 0.1, 1e4]), np.array([0.0, 50.0, 1.0, -1e5])
 
 
-def columns(n=20000):
+def columns(n=6000):
     X = np.random.default_rng(0).standard_normal((n, 4)) * UNITS + MEANS
     return np.column_stack([X, np.full(n, 3.0)])
 
@@ -105,7 +105,7 @@ def test_means_lie_in_narrow_public_bounds(bounds, place):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_sparse_rows_within_public_bounds_have_the_scales_of_dense_ones():
-    S = sp.csr_array(np.random.default_rng(0).uniform(5.0, 6.0, (3000, 3)))  # all is stored
+    S = sp.csr_array(np.random.default_rng(0).uniform(5.0, 6.0, (800, 3)))  # all is stored
     scaler = DPStandardScaler(with_mean=False, bounds=(0.0, 100.0), random_state=0)
     dense = clone(scaler).fit(S.toarray())
     np.testing.assert_array_equal(scaler.fit(S).scale_, dense.scale_)
@@ -192,7 +192,7 @@ def test_zeros_that_are_not_stored_stay_zeros():
     """A learnt range is widened to 0, a public one without 0 is refused before it is paid."""
     wider = around_zero(np.array([-5.0, 5.0, 1.0]), np.array([1.0, 1.0, 2.0]))
     np.testing.assert_allclose(wider, [[-3.0, 3.0, 1.0], [3.0, 3.0, 2.0]])
-    S = sp.csr_array(np.random.default_rng(0).uniform(5.0, 6.0, (3000, 3)))  # all is stored
+    S = sp.csr_array(np.random.default_rng(0).uniform(5.0, 6.0, (800, 3)))  # all is stored
     scaler = DPStandardScaler(with_mean=False, epsilon=4.0).fit(S)
     assert np.all(scaler.feature_bounds_[0] <= 0)
     assert np.all(np.abs(scaler.feature_bounds_[1]) > 5)
@@ -228,6 +228,7 @@ def test_scales_that_are_seen_need_no_word(shift):
     assert sum("could not find" in " ".join(each) for each in again) < 3
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_scales_of_rare_dummies_are_learnt():
     """Their variance is far below that of the ones alone, and so must be its noise."""

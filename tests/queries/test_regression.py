@@ -428,7 +428,10 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (1.0, 1.0, 4.0), (1.0, 1.0, 0.3)])
+@pytest.mark.parametrize(
+    "weights",
+    [(1.0, 1.0, 4.0), *(pytest.param((1.0, 1.0, w), marks=pytest.mark.deep) for w in (1.0, 0.3))],
+)
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("each", [1, 2])
 @pytest.mark.parametrize("ask", PLACES)

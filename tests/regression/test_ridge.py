@@ -208,6 +208,7 @@ def test_few_records_predict_no_worse_than_about_their_mean():
     assert np.quantile(scores, 0.1) > -1  # a target of two bumps has its median a deviation off
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_few_groups_predict_the_mean_of_their_means(rng):
     """Means of groups vary less than rows, so a search for the mean of all ends nearer to it."""

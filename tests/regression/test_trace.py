@@ -93,6 +93,7 @@ def test_a_zero_matrix_predicts_the_centre(monkeypatch):
         model.fit(X[:100].reshape(100, -1), y[:100])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", ["riemannian", "spectral_init"])
 def test_a_second_search_finds_the_targets_of_many_records(solver, monkeypatch):
     asked, search = [], _trace_steps.release_center
@@ -126,6 +127,7 @@ def test_few_records_are_said_to_be_few():
         model.fit(X, y)
 
 
+@pytest.mark.thorough
 def test_few_records_lower_the_rank():
     """A matrix of a higher rank would be lost: to noise, or to as many degrees of freedom."""
     X, y, M = sample(2000, shape=(20, 20))
@@ -142,6 +144,7 @@ def test_outliers_do_little():
     assert error(DPTraceRegressor(epsilon=2.0, random_state=0).fit(X, y), M) < 0.12
 
 
+@pytest.mark.thorough
 def test_scales_of_rare_targets_are_found():
     """Of 180 ones in 1800 targets. With half of the budget for the scale, 7 of 10 fits are zero."""
     digits = load_digits()
@@ -225,6 +228,7 @@ def test_what_does_not_go_together_is_refused_before_it_is_paid():
     assert_refused(DPTraceRegressor(), "Got 3 items", (np.eye(6),) * 3, np.ones(6))
 
 
+@pytest.mark.thorough
 def test_plan_needs_no_data():
     needed = DPTraceRegressor(2, matrix_shape=(20, 20)).required_samples()
     assert needed.bounds_found < needed.error_below_half < needed.accurate
