@@ -132,7 +132,6 @@ def test_parameters_cannot_fit_for_nothing(kind):
     assert not hasattr(odd.model, "components_")
 
 
-@pytest.mark.thorough
 def test_fewer_rows_have_less_noise_in_proportion():
     stated = PrivacyBudget(1.0, 1e-6)
     for behind in (2.0, 25.0, 30.0, 55.0, 100.0, 160.0):  # in one draw of noise as long as it can

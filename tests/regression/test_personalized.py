@@ -339,7 +339,6 @@ def test_users_have_own_units_unless_all_columns_have_shown_theirs():
     assert model.score(X[held], y[held], users[held]) > 0.9
 
 
-@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_the_published_model_of_few_users_predicts_their_level(rng):
     """The first search fails with 60 users; without a second one the median error is above 300."""
