@@ -448,9 +448,9 @@ def pooled_classes(ask: AsksUsers, d: int, p: int, share: float, *, intercept: b
 
     All columns count, so their rows should be scaled by estimates of all columns. Probabilities
     about 1/q of q classes change by (q - 1)/q^2 with a logit. Without a model the logits are those
-    of the class frequencies.
+    of the class frequencies, which noise shrinks: few users still show which class is likeliest.
     """
-    q, weight = max(p, 2), np.full(d, 1 / math.sqrt(d))
+    q, weight = max(p, 2), np.full(d, _WEIGHT / math.sqrt(d))  # a row counts as much as its label
     unit = TargetUnit(np.full(p, 1 / q), math.sqrt(q - 1) / q, True)
     equations, shown = _pooled_equations(ask, weight, unit, share, math.sqrt(q), intercept)
     solution = solve_normal_equations(equations, 0.0)
@@ -459,9 +459,10 @@ def pooled_classes(ask: AsksUsers, d: int, p: int, share: float, *, intercept: b
         coef = solution.coefficients * weight[:, None]
         return GlobalModel(slope * coef, slope * solution.intercepts)
     mean, logits = equations.target_mean, np.zeros(p)
-    if shown and intercept:
+    if intercept:
         noise = p * float(equations.cross_noise[0] / (equations.weight * equations.bias)) ** 2
-        frequencies = 1 / q + mean * signal_share(float(mean @ mean), noise)
+        total = float(mean @ mean)
+        frequencies = 1 / q + mean * (total / (total + noise + 1e-300))
         least = 1 / (equations.weight + 2)
         frequencies = np.clip(frequencies, least, 1 - least)
         logits = np.log(frequencies)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import CLEAR, FloatArray
+from skdp._limits import CLEAR, NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
 
 _GRID = 2.0 ** (np.arange(-120, 81) / 2)  # prior variances of a coefficient, in its natural unit
@@ -139,6 +139,8 @@ def evidence(
         ShareKept(parts[0], np.sqrt(parts[1] + (known * parts[2]) ** 2)).exceeds(parts[2])
         for known in (0.5, 0.0)
     )
-    gain, apart = losses[1, :, 0] - losses[1].min(axis=1), pooled and len(few) > 0
+    # Without a signal the smallest prior variances are as good as each other, but for rounding.
+    gain = losses[1, :, 0] * (1 - NEGLIGIBLE) - losses[1].min(axis=1)
+    apart = pooled and len(few) > 0
     clearly = gain > 2  # by a factor of e; the smallest stands for 0
     return rho2, shown | (clearly & (not apart)), likely | (clearly if apart else gain > 0)

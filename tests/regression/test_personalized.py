@@ -772,6 +772,20 @@ def test_new_users_get_what_labels_of_all_users_show():
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_new_users_get_the_likeliest_class_where_users_are_few(rng):
+    """One of ten labels is the other class: 40 users show that, but neither columns nor numbers."""
+    groups = np.repeat(np.arange(40), 20)
+    X, y = rng.standard_normal((800, 2)), (rng.random(800) < 0.9).astype(int)
+    for labels in (y, 1 - y):
+        right = []
+        for seed in range(8):
+            few = DPPersonalizedClassifier(classes=[0, 1], epsilon=1.0, random_state=seed)
+            quiet(few.fit, X, labels, groups)
+            right.append(np.mean(quiet(few.predict, X, groups + 40) == labels))
+        assert np.median(right) > 0.85
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_classes_are_public():
     X, y, groups = labelled(40)
     with pytest.warns(PrivacyWarning, match="classes"):
