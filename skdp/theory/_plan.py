@@ -238,7 +238,7 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
         large = 2 * n * times * size > MOST_NUMBERS
         there = {x: round(count * times ** (x == "nnz")) for x, count in counts.items()}
         draw = partial(estimator._made, n=round(n * times), d=d, **stated | there)
-        return _fits(estimator, budget, draw, N_FEW if large else most, large)
+        return _fits(estimator, budget, draw, min(most, N_FEW) if large else most, large)
 
     first = fits(1, N_FITS)
     error, (score, made, model) = _lost(first), first[len(first) // 2]
