@@ -426,6 +426,19 @@ def test_unknown_facts_are_named():
         skdp.DPPCA().plan(100, 3, decay=1.0)
 
 
+@pytest.mark.parametrize("k", [None, 5, "auto"])
+def test_noise_in_all_directions_is_no_gain(k):
+    """Components in all directions capture everything, and "auto" may keep none of them."""
+    plan = skdp.DPPCA(k).plan(30, 5)
+    assert plan.error > 0.2 and plan.required_samples > 30 and "the first 1 of 5" in str(plan)
+
+
+def test_the_measure_is_that_of_the_parameters():
+    assert "of the scales" in DPStandardScaler()._measure
+    assert "of the means" in DPStandardScaler(with_std=False)._measure
+    assert "a quarter of a small catalogue" in DPRecommender()._measure
+
+
 def test_plan_text():
     plan = skdp.DPTruncatedSVD(2).plan(1e3, 20)  # a whole number
     assert "no data was touched" in (text := str(plan)) and "of the gain" in text

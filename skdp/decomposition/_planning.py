@@ -24,9 +24,9 @@ MEASURE = "fraction of the best captured squared norm"
 
 
 def n_planned(estimator: Any, d: int) -> int:
-    """Return the number of components that a plan is for."""
+    """Return the number of components that a plan is for: a tenth, if the fit may keep all."""
     k = estimator.n_components
-    return min(max(int(k), 1), d) if isinstance(k, Integral) else max(1, d // 10)
+    return max(int(k), 1) if isinstance(k, Integral) and k < d else max(1, d // 10)
 
 
 class DecompositionPlans(PlansMixin):
@@ -52,7 +52,7 @@ class DecompositionPlans(PlansMixin):
             nnz = min(_plan.USUAL_ONES, d) * n if nnz is None else nnz
             return self._made_histories(rng, (n, d), nnz, signal, bool(apart))
         A, said = drawn_matrix(self, rng, (n, d), signal if spectrum is None else spectrum)
-        return PlanData(lambda m: m.fit(A), _made.captured(A), said)
+        return PlanData(lambda m: m.fit(A), _made.captured(A, k), said)
 
     def _made_rows(self, rng, n, shares, skew):
         """Draw dense rows, in the units of a clip norm or of bounds that are given."""
@@ -63,9 +63,10 @@ class DecompositionPlans(PlansMixin):
         center = getattr(self, "center", None)
         if isinstance(center, np.ndarray | list):
             X = X + np.asarray(center, np.float64)
-        held = shares[: n_planned(self, len(shares))].sum()
-        said = f"{rows} skewed rows, the components hold {held:.2g} of their squared norm"
-        score = _made.captured(X, centred=hasattr(self, "center"))
+        k = n_planned(self, len(shares))
+        which = "the components" if k == self.n_components else f"the first {k} of {len(shares)}"
+        said = f"{rows} skewed rows, {which} hold {shares[:k].sum():.2g} of their squared norm"
+        score = _made.captured(X, k, centred=hasattr(self, "center"))
         return PlanData(partial(_plan.fit_rows, X=X), score, (said,), n / rows)
 
     def _made_histories(self, rng, shape, nnz, signal, apart):
@@ -100,7 +101,7 @@ class DecompositionPlans(PlansMixin):
         decay = _made.TAIL if signed else usual
         said = f"rows with {nnz} ones; the popularity of columns decays as rank^-{decay:.2g}; "
         return PlanData(
-            partial(_plan.fit_rows, X=X), _made.captured(seen), (said + kind,), n / rows
+            partial(_plan.fit_rows, X=X), _made.captured(seen, k), (said + kind,), n / rows
         )
 
     def _planned_shape(self, n, d):
@@ -113,7 +114,7 @@ def drawn_matrix(estimator, rng, shape, values):
     A smaller one has the same ratio of its values to the noise edge. Where no value is stated,
     entries are about as large as one unit may change them. Return it, and what it is.
     """
-    (m, n), unit, k = shape, unit_of(estimator), n_planned(estimator, min(shape))
+    (m, n), unit, k = shape, unit_of(estimator), min(estimator.n_components, *shape)
     smaller = min(1.0, math.sqrt(_plan.MOST_NUMBERS / math.prod(shape)))
     sizes = tuple(max(k, round(size * smaller)) for size in shape)
     ends = bound_of(estimator) if unit.bound is INTERVAL else None

@@ -52,13 +52,16 @@ class ScalerPlans(PlansMixin):
     and `skew`, the skewness of each column.
     """
 
-    _measure = "1 - mean relative error of the scales (of means in deviations, without scales)"
+    @property
+    def _measure(self):
+        means = "1 - mean error of the means, in standard deviations"
+        return "1 - mean relative error of the scales" if self.with_std else means
 
     def _made(self, rng, n, d, signal=0.25, skew=None):
         rows, signal = rows_drawn(n, d), check_share(signal)
         size = np.exp(rng.standard_normal(d))
         center = size * rng.standard_normal(d)
-        said = "skewed columns some deviations from 0"
+        said = "skewed columns, some standard deviations from 0"
         if (bounds := bare_copy(self)._public_bounds(d)) is not None:
             size = signal * (bounds[1] - bounds[0]) / 2
             center = (bounds[0] + bounds[1]) / 2

@@ -125,7 +125,7 @@ class RecommenderPlans(PlansMixin):
     factors share no item; otherwise popularity finds nearly as much).
     """
 
-    _measure = "fraction of hidden items in lists of 20"
+    _measure = "fraction of hidden items in lists of 20, or of a quarter of a small catalogue"
 
     def _made(self, rng, n, d, nnz=None, apart=False):
         nnz = min(USUAL_ONES, d) * n if nnz is None else nnz

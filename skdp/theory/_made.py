@@ -193,8 +193,11 @@ def made_blocks(
     return A
 
 
-def captured(X: Any, *, centred: bool = False) -> Callable[[Any], float]:
-    """Return the score of components: the variance they capture over the largest possible."""
+def captured(X: Any, k: int, *, centred: bool = False) -> Callable[[Any], float]:
+    """Return the score of components: the variance they capture over the largest possible.
+
+    Components in all directions capture everything, however noisy they are: the first k count.
+    """
     X = X - X.mean(axis=0) if centred else X
     smaller = min(X.shape)
 
@@ -208,8 +211,10 @@ def captured(X: Any, *, centred: bool = False) -> Callable[[Any], float]:
         return max(float(np.sum(squares)), 1e-300)
 
     def score(model: Any) -> float:
-        basis = np.linalg.qr(np.asarray(model.components_, np.float64).T)[0]
-        return float(np.sum((X @ basis) ** 2)) / most(min(len(model.components_), smaller))
+        found = np.asarray(model.components_, np.float64)
+        found = found[:k] if len(found) == found.shape[1] else found
+        basis = np.linalg.qr(found.T)[0]
+        return float(np.sum((X @ basis) ** 2)) / most(min(max(len(found), 1), smaller))
 
     return score
 
