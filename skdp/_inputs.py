@@ -55,7 +55,8 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
     for part in data:
         _refuse_form(name, part)
     kinds = [_validation.columns_of(part, "OUST") for part in data]
-    texts = "".join(found or " in y" * i for i, found in enumerate(kinds) if found is not None)
+    # Text in X comes first: a classifier takes text in y.
+    texts = next((found or " in y" * i for i, found in enumerate(kinds) if found is not None), "")
     remedy = getattr(estimator, "_instead_of_text", _ENCODE)
     if name == "y" or (texts and kinds[0] is None):  # in y alone
         remedy = "pass numbers, or labels to a classifier."

@@ -258,6 +258,9 @@ def test_text_in_targets_is_told_from_text_in_rows():
         text = told(partial(skdp.DPRidge().fit, np.array(rows), pd.Series(y)))
         assert "found text" in text and ("in y" in text) == ("a" in y)
         assert ("OneHotEncoder" in text) == ("a" not in y) != ("classifier" in text)
+    for rows in (np.array([["a"], ["b"]]), pd.DataFrame({"city": ["a", "b"]})):  # y may be text
+        text = told(partial(skdp.DPRidgeClassifier(classes=["n", "y"]).fit, rows, ["n", "y"]))
+        assert "found text" in text and "in y" not in text and "OneHotEncoder" in text
     X, y = np.linspace(-1, 1, 40).reshape(20, 2), np.arange(20) % 2
     for model in (skdp.DPRidge(target_bounds=(0, 1)), skdp.DPPersonalizedRegressor(1)):
         text = told(lambda model=model: model.fit(X, y).score(X, y.astype(str)))

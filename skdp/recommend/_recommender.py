@@ -368,7 +368,8 @@ class DPRecommender(
     def _warn_of_no_factors(self, session, found, n_items):
         if found.rank or self.algorithm == "popularity" or session.budget.exact:
             return
-        few = f" R has {n_items} columns, and each must be one item." * (n_items < 5)  # or pairs
+        few = " R has few columns: each must be one item. Of pairs use interactions_from_pairs."
+        few *= n_items < 5
         warn_caller(
             "DPRecommender could use popularity alone: no latent factor exceeds the noise level. "
             "All users get the most popular items that they do not have. Use more users, a larger "

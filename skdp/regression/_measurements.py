@@ -41,7 +41,7 @@ def _flat(X):
     if getattr(X, "ndim", 2) != 3 or sp.issparse(X) or is_dask_array(X):
         return X, None
     X = np.asanyarray(X)  # a map stays one
-    return X.reshape(len(X), -1), tuple(int(d) for d in X.shape[1:])
+    return X.reshape(len(X), math.prod(X.shape[1:])), tuple(int(d) for d in X.shape[1:])
 
 
 def predictions(estimator, X):

@@ -252,8 +252,6 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             centre = _trace_steps.release_center(self, session, placed, unspent, n, far=True)
             attributes["intercept_"] = centre.value
             attributes["prediction_bounds_"] = np.full(2, centre.value)
-        if not centre.found:
-            attributes["failure"] = "could not find the scale of the targets"
         session.charge_unused()
         return attributes | {
             "rank_": len(attributes["singular_values_"]),

@@ -154,7 +154,7 @@ def test_recommendations_leave_out_what_is_known_and_what_is_not_asked_for(facto
     refuses(ValueError, "item numbers", model.recommend, train[:2], items=[400])
     refuses(ValueError, "'n' must be", model.recommend, train[:2], n=0)
     refuses(ValueError, "use interactions_from_pairs", model.fit, pd.DataFrame({"item": [1]}))
-    with pytest.warns(UtilityWarning, match="2 columns, and each must be one item"):
+    with pytest.warns(UtilityWarning, match="few columns: each must be one item"):
         clone(model).set_params(epsilon=1.0).fit(np.ones((9, 2)))
 
 

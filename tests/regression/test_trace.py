@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 
 from skdp.datasets import make_ratings
-from skdp.exceptions import UtilityWarning
+from skdp.exceptions import NoSignalWarning, UtilityWarning
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.regression import DPTraceRegressor, _trace_steps
 from skdp.testing import FitData, null_release, transcript_audit
@@ -83,7 +83,7 @@ def test_a_zero_matrix_predicts_the_centre(monkeypatch):
     model = DPTraceRegressor(epsilon=2.0, random_state=0)
     hidden = (2000, "no singular value exceeds the noise level"), (100, "scale of the targets")
     for n, said in hidden:
-        with pytest.warns(UtilityWarning, match=said):
+        with pytest.warns(NoSignalWarning, match=said):
             model.fit(X[:n], y[:n] + 40.0)
         assert told.pop() == model.n_samples_ != n  # what is advised follows from the released one
         # The bounds are also those of a better centre.
@@ -91,6 +91,9 @@ def test_a_zero_matrix_predicts_the_centre(monkeypatch):
         assert model.intercept_ == pytest.approx(40.0, abs=0.1)
     with pytest.warns(UtilityWarning, match="flattened matrices, give 'matrix_shape'"):
         model.fit(X[:100].reshape(100, -1), y[:100])
+    with pytest.warns(NoSignalWarning, match="coef_ is zero"):  # no centre is found either
+        model.fit(X[:9], y[:9])
+    refuses(ValueError, "0 sample", model.fit, X[:0], y[:0])
 
 
 @pytest.mark.thorough
