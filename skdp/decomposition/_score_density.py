@@ -19,7 +19,13 @@ from skdp.base import BaseDPEstimator, atomic, warn_undetected_columns
 from skdp.data.blocks import row_source
 from skdp.data.units import Placed
 from skdp.data.views import RecordForm
-from skdp.exceptions import NoSignalWarning, PartialSignalWarning, PrivacyUnitWarning, warn_caller
+from skdp.exceptions import (
+    NoSignalWarning,
+    PartialSignalWarning,
+    PrivacyUnitWarning,
+    PrivacyWarning,
+    warn_caller,
+)
 from skdp.queries.plane import SQUARE, Frame, PlaneQuery
 from skdp.queries.sums import Neighbours
 from skdp.solvers.columns import find_columns, release_moments
@@ -202,7 +208,8 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         """Return an unfitted picture in the plane of two components of a fitted model.
 
         Its released (or public) components and mean become parameters, at no cost. It warns if
-        both components are noise, or if the model protects groups: the picture protects rows only.
+        both components are noise, if the model is not private, or if it protects groups: the
+        picture protects rows only.
 
         Parameters
         ----------
@@ -230,6 +237,9 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         if not np.any(np.asarray(getattr(model, "explained_variance_ratio_", np.ones(2)))[chosen]):
             said = f"{name} explains no variance by components {chosen}: the axes are noise. Refit"
             warn_caller(f"{said} it with a larger 'epsilon', or more rows.", NoSignalWarning)
+        if not hasattr(model, "privacy_spent_"):
+            said = f"{name} has no guarantee: its components and its mean are exact. Use it for"
+            warn_caller(f"{said} public rows alone, and DPPCA for private ones.", PrivacyWarning)
         if unit_of(model).of_groups:
             said = f"{name} protects groups, and DPScoreDensity single rows: with several rows per"
             warn_caller(f"{said} person, its guarantee is weaker for a person.", PrivacyUnitWarning)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.decomposition import PCA
 
 from skdp import DPPCA, DPScoreDensity, PrivacyLedger
 from skdp._limits import COUNT_WEIGHT
@@ -94,6 +95,8 @@ def test_a_plane_of_noise_or_of_groups_warns():
     pca.privacy_unit = "group"
     with pytest.warns(PrivacyUnitWarning, match="DPPCA protects groups"):
         DPScoreDensity.from_model(pca)
+    with pytest.warns(PrivacyWarning, match="PCA has no guarantee: .*DPPCA for private"):
+        DPScoreDensity.from_model(PCA(2).fit(rows(200)))
 
 
 def test_without_noise_it_is_the_exact_picture():

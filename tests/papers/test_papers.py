@@ -364,6 +364,7 @@ def test_printed_sensitivities_of_personal_models():
         for line in model.releases_:
             assert line.sensitivity == pytest.approx(factor * printed[line.name], rel=1e-6)
         assert model.privacy_spent_.unit == "group"
+        assert "pairs of items or rows" in str(model.privacy_report())
         spent = math.fsum(line.loss.value**2 for line in model.releases_)
         assert spent == pytest.approx(mu_from_epsilon_delta(1.0, 1e-6) ** 2)
 

@@ -275,7 +275,7 @@ _PURPOSES = {
     "cut_gain": "truncation of entries",
     "rounding_variance": "weights between the bounds",
     **dict.fromkeys(("item_counts", "item_frequency_sum"), "counts of items or columns"),
-    "pairs": "pairs of items",
+    "pairs": "pairs of items or rows",
     **dict.fromkeys(("record_sum", "measurement_covariance_moments"), "mean and covariance of X"),
     **dict.fromkeys(("column_sums", "row_sums"), "means of rows and columns"),
     **dict.fromkeys(("spectral_init_sum", "gradient_sum"), "gradients"),
