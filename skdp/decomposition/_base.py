@@ -90,8 +90,13 @@ class LinearTransformMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         return each_by_itself(self.fit(X, y, **fit_params).transform, X)
 
     def _whitening_scale(self):
+        """Return the deviations of the components; the least known one for those that are 0.
+
+        Noise hides these: rows do vary along them, and a division by 0 would make them huge.
+        """
         scale = np.sqrt(self.explained_variance_)
-        return np.maximum(scale, np.finfo(scale.dtype).eps)
+        known = scale[scale > np.finfo(scale.dtype).eps]
+        return np.maximum(scale, np.min(known) if len(known) else 1.0)
 
     def inverse_transform(self, X: Any) -> Any:
         """Map projected rows back to the original space.

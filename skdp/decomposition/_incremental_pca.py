@@ -170,7 +170,8 @@ class DPIncrementalPCA(
     group_column : int, str or None, default=None
         The column of X with the person of each row, in place of `groups`. It is not a feature.
     whiten : bool, default=False
-        Divide the projections by the released standard deviations.
+        Divide the projections by the released standard deviations. Those that the noise hides are
+        0: the smallest other one stands for them.
     copy : bool, default=True
         No effect: X is never modified.
     batch_size : int or None, default=None

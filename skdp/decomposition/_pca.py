@@ -164,7 +164,8 @@ class DPPCA(
     copy : bool, default=True
         No effect: X is never modified.
     whiten : bool, default=False
-        Divide the projections by the released standard deviations.
+        Divide the projections by the released standard deviations. Those that the noise hides are
+        0: the smallest other one stands for them.
     svd_solver : {"auto", "full", "covariance_eigh", "arpack", "randomized", "gram", "power", \
 "screened"}, default="auto"
         "gram" (and "full", "covariance_eigh", "arpack") releases the Gram matrix. "power" (and

@@ -30,6 +30,16 @@ def seeded(*args, data=X, **kwargs):
     return DPPCA(*args, random_state=0, **kwargs).fit(data)
 
 
+def test_whitening_does_not_divide_by_a_variance_that_noise_hides():
+    pca = DPPCA(2, clip_norm=60.0, whiten=True).fit(X)
+    plain = (X - pca.mean_) @ pca.components_.T
+    for released, scale in (([4.0, 0.0], 2.0), ([0.0, 0.0], 1.0)):
+        pca.explained_variance_ = np.array(released)
+        np.testing.assert_allclose(pca.transform(X), plain / scale, atol=1e-9)
+        back = pca.inverse_transform(pca.transform(X)) - pca.mean_
+        np.testing.assert_allclose(back, plain @ pca.components_, atol=1e-9)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("n_components", [None, 1, 5, 0.8, 0.999, "mle"])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
