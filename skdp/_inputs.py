@@ -17,6 +17,7 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import check_array, check_X_y, column_or_1d, validate_data
 
 from skdp import _validation
+from skdp._validation import feature_names as feature_names
 from skdp.data import blocks
 from skdp.data.histories import binary_rows
 from skdp.data.stored_rows import BlockFiles, DaskRows, map_rows, whole_rows
@@ -547,21 +548,6 @@ def without_column(estimator, X, *, reset):
         )
     validate_data(estimator, X, skip_check_array=True, reset=reset)
     return split_users(X, estimator.group_column)
-
-
-def column_number(estimator):
-    """Return the index of the column of groups among the columns that were fitted."""
-    column = estimator.group_column
-    names = list(getattr(estimator, "feature_names_in_", ()))
-    return names.index(column) if column in names else column % estimator.n_features_in_
-
-
-def feature_names(estimator):
-    """Return the names of the features, if there are any: without the column of groups."""
-    names = getattr(estimator, "feature_names_in_", None)
-    if names is None or getattr(estimator, "group_column", None) is None:
-        return names
-    return np.delete(names, column_number(estimator))
 
 
 def labels_of(groups, n):

@@ -446,6 +446,24 @@ def column_names(data):
     return None if names is None else list(names)
 
 
+def column_number(estimator):
+    """Return the index of the column of groups among the columns that were fitted."""
+    column = estimator.group_column
+    names = list(getattr(estimator, "feature_names_in_", ()))
+    return names.index(column) if column in names else column % estimator.n_features_in_
+
+
+def feature_names(estimator, names=None):
+    """Return the names of the features, if there are any: without the column of groups.
+
+    Columns without names have those that are given.
+    """
+    names = getattr(estimator, "feature_names_in_", names)
+    if names is None or getattr(estimator, "group_column", None) is None:
+        return names
+    return np.delete(names, column_number(estimator))
+
+
 def columns_of(data, kinds):
     """Name columns of a frame that are of these kinds: "" for an array of them, None for none."""
     if not (hasattr(data, "columns") and hasattr(data, "dtypes")):

@@ -22,7 +22,14 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._limits import CLEAR, NEGLIGIBLE
-from skdp._validation import check_n_jobs, check_option, check_real, is_real, refuse_value
+from skdp._validation import (
+    check_n_jobs,
+    check_option,
+    check_real,
+    feature_names,
+    is_real,
+    refuse_value,
+)
 from skdp.data.blocks import is_paths, one_blas_thread
 from skdp.data.products import in_dtype
 from skdp.data.stored_rows import BlockFiles
@@ -529,7 +536,9 @@ def listed(estimator, which, of="columns"):
     if np.all(which):
         return f"all {len(which)} {of}" if len(which) > 1 else f"the {of[:-1]}"
     columns = np.flatnonzero(which)
-    names = getattr(estimator, "feature_names_in_", ()) if of == "columns" else ()
-    shown = [repr(names[i]) if len(names) == len(which) else str(i) for i in columns[:_SHOWN]]
+    names = np.arange(len(which))
+    if of == "columns":
+        names = feature_names(estimator, np.arange(estimator.n_features_in_))
+    shown = [repr(name) for name in names[columns[:_SHOWN]].tolist()]
     more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
     return f"{len(columns)} of {len(which)} {of} ({', '.join(shown)}{more})"

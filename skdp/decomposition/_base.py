@@ -16,7 +16,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp import _validation
-from skdp._inputs import advised, feature_names, mapped, split_rows
+from skdp._inputs import advised, mapped, split_rows
 from skdp._limits import CLEAR, GRAM_FEATURES, NEGLIGIBLE
 from skdp.answer import NOTHING, Answer
 from skdp.base import check_given, clip_norm_of, units_of
@@ -194,7 +194,7 @@ def public_range(estimator, d, *, centers):
     """
     if estimator.bounds is None:
         return check_center(estimator.center, d), 1.0, ()
-    low, high = _validation.column_bounds(estimator, d, feature_names(estimator))
+    low, high = _validation.column_bounds(estimator, d, _validation.feature_names(estimator))
     middle, radius = _validation.middle_and_radius(low, high, centered=centers)
     return middle, float(np.linalg.norm(radius)), (low, high)
 

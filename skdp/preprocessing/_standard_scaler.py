@@ -219,7 +219,7 @@ class DPStandardScaler(
         X = self._checked_rows(X, groups, accept_sparse=accepted)
         attributes = self._fit_session(session, X)
         if self.group_column is not None:
-            attributes = with_group_column(attributes, _inputs.column_number(self))
+            attributes = with_group_column(attributes, _validation.column_number(self))
         return self._close_session(session, attributes)
 
     def _refuse_text_labels(self, X):
@@ -280,7 +280,7 @@ class DPStandardScaler(
         """Return the bounds of each column, or None where they are learnt."""
         if self._learns_bounds():
             return None
-        return _validation.column_bounds(self, d, _inputs.feature_names(self))
+        return _validation.column_bounds(self, d, _validation.feature_names(self))
 
     def _accepted(self, X):
         """Return the sparse format that is accepted: means would fill in what is not stored."""

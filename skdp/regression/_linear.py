@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from skdp import _validation, base
-from skdp._inputs import GroupUnitMixin, feature_names, mapped
+from skdp._inputs import GroupUnitMixin, mapped
 from skdp._limits import GRAM_FEATURES, MOST_DENSE
 from skdp.answer import Answer
 from skdp.data.blocks import canonical, scale_rows
@@ -433,7 +433,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         """Return centre and unit of each column, from `bounds` if there are any."""
         if self.bounds is None:
             return RowScale(np.zeros(d), np.ones(d), -math.inf, math.inf)
-        low, high = _validation.column_bounds(self, d, feature_names(self))
+        low, high = _validation.column_bounds(self, d, _validation.feature_names(self))
         center, size = _validation.middle_and_radius(low, high, centered=self.fit_intercept)
         return RowScale(center, size, (low - center) / size, (high - center) / size)
 

@@ -65,6 +65,15 @@ def test_columns_of_unequal_units_are_learnt(adjacency):
         assert 0 < scaler.scale_[4] < 1  # no spread: kept at the noise, not blown up
 
 
+def test_a_warning_names_columns_next_to_that_of_the_groups():
+    table = pd.DataFrame(columns()[:, :4], columns=["a", "b", "c", "d"]).assign(b=0.0)
+    table.insert(0, "person", np.arange(len(table)))
+    for X, column, name in ((table, "person", "'b'"), (table.to_numpy(), 0, "2")):
+        scaler = DPStandardScaler(privacy_unit="group", group_column=column)
+        with pytest.warns(UtilityWarning, match=rf"1 of 4 columns \({name}\), and used a guess"):
+            scaler.fit(X)
+
+
 def test_a_warning_names_the_unit_that_it_counts():
     fit, groups = DPStandardScaler(privacy_unit="group").fit, np.repeat(np.arange(20), 2)
     assert "groups must differ" in messages_of(fit, columns()[:40, :2], groups=groups)[0]
