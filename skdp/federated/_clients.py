@@ -304,7 +304,8 @@ class FederatedClient:
         sensitivity: float | None = None,
     ) -> None:
         if not isinstance(config, AggregationConfig):
-            raise TypeError(f"'config' must be an AggregationConfig. Got {config!r}.")
+            name = type(config).__name__  # and no value: it may be the rows
+            raise TypeError(f"'config' must be an AggregationConfig. Got a value of type {name}.")
         self._query, self._trial = query, trial
         self._signatures = signatures
         self._parts = config

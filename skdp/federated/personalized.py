@@ -253,7 +253,7 @@ def _unfitted(model: Any) -> tuple[Any, int]:
     if not hasattr(model, "make_head") or hasattr(model, "components_"):
         raise ValueError(
             "'model' must be an unfitted DPPersonalizedRegressor or DPPersonalizedClassifier. Got "
-            f"{model!r} instead."
+            f"a value of type {type(model).__name__} instead."  # it may be the rows
         )
     model = model._twin()
     model._check_parameters()

@@ -111,5 +111,9 @@ def test_what_is_no_sum_of_entries():
         with pytest.raises(ValueError, match=r"unit_bound|adjacency"):
             federated.PowerMethodClient(np.eye(N), CONFIG, **{"privacy_unit": "entry"} | options)
     refuses(TypeError, "must be an AggregationConfig", federated.PowerMethodClient, np.eye(N), 3)
+    # Rows may stand in the place of another argument: no error quotes them.
+    said, rows = "Got a value of type ndarray", np.eye(N)
+    refuses(TypeError, said, federated.PowerMethodClient, rows, rows)
+    refuses(ValueError, said, federated.PersonalizedClient, rows, rows[0], CONFIG, CONFIG)
     with pytest.raises(ValueError, match="n_samples"):
         federated.FederatedPowerMethod(estimator("entry"), CONFIG).fit(aggregator, n_features=N)
