@@ -253,6 +253,7 @@ def test_an_error_of_a_task_shows_no_value(any_cluster):
     assert not any(re.search(r"31415|broken at", text) for text in story)
 
 
+@pytest.mark.deep
 def test_the_control_an_error_of_plain_dask_shows_a_value(any_cluster):
     with pytest.raises(ValueError, match=r"broken at -?\d"):
         dask.compute(lazy(X).map_blocks(failing("broken at"), meta=np.empty((0, 0))))
@@ -325,7 +326,7 @@ LOSSES = {
 }  # fmt: skip
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("what", LOSSES)
 def test_data_that_all_workers_lost_are_sent_again(what, monkeypatch):
     """The public matrix of a step cannot be computed again by Dask: the step is, before noise."""

@@ -97,6 +97,7 @@ def search(k, clip_norm):
     return DPGridSearchCV(pipeline, {"dppca__clip_norm": [clip_norm]})
 
 
+@pytest.mark.thorough("cls")
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("cls", [DPPCA, DPTruncatedSVD, DPIncrementalPCA, search])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

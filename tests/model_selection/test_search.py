@@ -256,6 +256,7 @@ def test_estimators_have_a_score_of_their_own(rng):
     assert search.best_score_ == pytest.approx(-error, abs=0.2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("strategy", ["compose", "random_stopping"])
 def test_a_choice_within_the_noise_says_so(strategy):
     """With bounds that are far too wide, all scores were -0.0, and ranks differed from them."""
@@ -511,6 +512,7 @@ class Printing:
     on_fit_task_begin = on_fit_task_end = teardown = setup
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("who", ["step", "pipeline"])
 def test_callbacks_and_printing_do_not_count_the_runs(who, capsys):
@@ -524,6 +526,7 @@ def test_callbacks_and_printing_do_not_count_the_runs(who, capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_a_search_in_a_search_carries_the_receipt_of_the_outer_one():
     inner = ridge_search(RowClipper(), {"ridge__alpha": [1.0, 2.0]}, strategy="compose")
