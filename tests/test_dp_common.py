@@ -82,24 +82,34 @@ def test_further_ways(estimator, check):
     check(type(estimator).__name__, large)
 
 
-def kind_of(way):
-    """Return what neighbours of a way are."""
-    return type(way), settings_of(way).unit, settings_of(way).adjacency
+def chosen_ways():
+    """Return one way of each class, unit, adjacency and algorithm that somebody thought of.
+
+    And one further way of each class, unit and adjacency that none of these has.
+    """
+    names = ("algorithm", "method", "solver", "kind", "loss", "normalization")
+    first, seen, further = {}, set(), {}
+    for way in (way for way in ESTIMATORS + FURTHER if way.epsilon != np.inf):
+        kind = type(way), settings_of(way).unit, settings_of(way).adjacency
+        if way in ESTIMATORS:
+            seen.add(kind)
+            first.setdefault((kind, *(getattr(way, name, "") for name in names)), way)
+        elif kind not in seen:
+            further.setdefault(kind, way)
+    return [*first.values(), *further.values()]
 
 
 def ways_and_parts():
     """Yield ways, and which third of their pairs is tried; deep: all pairs, and most further ways.
 
-    Of these the first tier has one of each class, unit and adjacency that no other way has. The
-    third follows from the name of the way alone: it stays the same where other ways come or go,
+    The third follows from the name of the way alone: it stays the same where other ways come or go,
     as one of the thirds may hold no pair that is the worst.
     """
-    first = {kind_of(way): way for way in reversed(ESTIMATORS + FURTHER)}.values()
+    chosen = chosen_ways()
     for estimator in (way for way in ESTIMATORS + FURTHER if way.epsilon != np.inf):
         name = repr(estimator)
         third = crc32(name.encode()) % 3, 3
-        chosen = estimator in ESTIMATORS or estimator in first
-        marks = pytest.mark.every_way if chosen else pytest.mark.deep
+        marks = pytest.mark.every_way if estimator in chosen else pytest.mark.deep
         yield pytest.param(estimator, third, id=name, marks=marks)
         if estimator in ESTIMATORS:
             yield pytest.param(estimator, (), id=f"{name}, all pairs", marks=pytest.mark.deep)

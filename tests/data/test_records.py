@@ -115,7 +115,7 @@ def test_blocks_of_rows_give_the_bits_of_the_array(name, npy, mapped):
             assert_same_bits(expected, fitted(clone(model).set_params(n_jobs=2), rows))
 
 
-@pytest.mark.deep
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [*SPARSE, "ridge", "classes"])
 def test_sparse_blocks_give_the_bits_of_the_matrix(name, npz):
     model, *y = RECORDS.get(name) or (SPARSE[name],)

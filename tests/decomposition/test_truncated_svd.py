@@ -130,6 +130,7 @@ def test_units_of_pairs_equal_scikit_learn_on_the_symmetric_matrix(container, un
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 @pytest.mark.parametrize("floor", [1, 5, 12])
 def test_interactions_equal_scikit_learn_on_normalised_rows(floor, delta):

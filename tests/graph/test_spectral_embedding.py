@@ -60,7 +60,7 @@ def test_an_embedding_of_noise_says_so(algorithm, normalization):
 # -- utility -----------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("normalization", ["degree", "laplacian"])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("seed", range(3))
@@ -317,7 +317,7 @@ def test_many_groups_are_found_in_one_release(normalization):
     assert agreement(products, labels) < 0.3
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_a_large_budget_shows_the_graph_itself(normalization):
     A, _ = groups_of([67, 67, 66], 0.5, 0.1)

@@ -150,7 +150,7 @@ def hard_columns(n, rng):
     ]).astype(float)  # fmt: skip
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("n", [50, 400, 20000])
 @pytest.mark.parametrize("epsilon", [0.5, 3.0])
 def test_hard_columns_are_never_blown_up(n, epsilon):

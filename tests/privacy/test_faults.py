@@ -852,7 +852,7 @@ def place_in_words(place):
 def _params():
     """Yield the release, in memory and in a file, and clients; deep: others; slow: all lines."""
     for case in CASES:
-        first = case[0] in ("release", ENDS) or case[1] == "client"
+        first = case[0] == "release" or case[1] == "client" or case == (ENDS, "file")
         marks = [] if first else [pytest.mark.deep]
         yield pytest.param(case, False, marks=marks, id=" ".join(case))
         yield pytest.param(case, True, marks=pytest.mark.slow, id=" ".join(case) + " all lines")

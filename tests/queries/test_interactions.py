@@ -92,7 +92,7 @@ def test_product(adjacency, floor):
     assert 0.95 <= max(realised(X, adjacency, floor) / l2 for X, l2 in bounds) <= 1 + 1e-9
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_ritz_product_and_trace(adjacency):
     for X in list(public_matrices())[:4]:

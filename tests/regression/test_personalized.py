@@ -831,6 +831,7 @@ def test_too_few_users_for_the_budget(labels, rng):
             model.public_copy()
 
 
+@pytest.mark.deep
 def test_a_scale_that_is_raised_for_far_targets_hides_no_model():
     """The part of chance is proportional to the deviation of the targets, not to their bounds."""
     rng, users = np.random.default_rng(0), np.repeat(np.arange(300), 4)
@@ -867,6 +868,7 @@ def test_tiny_rows_of_one_user_cause_no_warning(kind, rng):
     assert np.isfinite(model.predict(X, groups=groups)).all()
 
 
+@pytest.mark.deep
 def test_rare_dummies_have_no_scale_next_to_a_centre_that_is_off():
     rng, users = np.random.default_rng(0), np.repeat(np.arange(400), 9)
     X = (rng.random((3600, 6)) < 0.08).astype(float)

@@ -136,7 +136,7 @@ def test_a_search_among_few_rows_has_up_to_twice_its_share():
     np.testing.assert_allclose(parts, [0.39, 0.2, 0.2, 0.2], atol=1e-6)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("part", [0.08, 0.99])
 def test_a_second_search_leaves_budget_for_the_cut_and_for_the_model(part):
@@ -237,6 +237,7 @@ def test_many_targets_and_bounds_for_each():
     assert np.all(low >= 0) and np.all(high <= 1) and np.all(high - low > 0.9)
 
 
+@pytest.mark.deep
 def test_a_far_intercept_costs_nothing_if_the_bounds_are_known():
     X, y = data(20000)
     with seeded_entropy(0):
@@ -348,6 +349,7 @@ def test_columns_that_fill_their_bounds_or_are_not_found_keep_them(rng):
     assert 3 <= beyond.feature_bounds_[0][1] <= beyond.feature_bounds_[1][1] <= 4
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_dummies_are_no_wider_because_of_bounds(rng):
     """Those that were not found were as wide as even numbers in them, and hardly counted."""
@@ -670,7 +672,7 @@ def test_rare_dummies_are_learnt(rng):
     assert DPRidgeClassifier(classes=range(5)).fit(X, y).score(X, y) > 0.85
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("bounds", [None, (0, 1)])
 def test_effects_of_rare_dummies_are_not_overstated(bounds, rng):
     """Ones lie 6 scales out: the fit sees 3.5 of them, and predictions went on to 5."""

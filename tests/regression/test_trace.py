@@ -153,6 +153,7 @@ def test_scales_of_rare_targets_are_found():
     assert sum(model.score(X, y) > 0.5 for model in fits) >= 8
 
 
+@pytest.mark.deep
 def test_rare_targets_are_predicted():
     """Of targets that are 1 in one of 13 records, least squares predict .287 of the variance."""
     X, y, _ = sample(2000)
@@ -474,7 +475,7 @@ def test_enough_records_without_signal_are_not_called_too_few():
     assert model.score(X, y) > -0.05
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
 def test_matrices_of_one_entry(form):
     """The diagonal of their covariance has as many entries as the covariance."""
