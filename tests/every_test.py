@@ -105,10 +105,15 @@ def _is_another_way(item, first, ways):
 
 
 def _is_thorough(item, first):
-    """Tell whether a long test has no parameters, or others than its first ones."""
-    if item.get_closest_marker("thorough") is None:
+    """Tell whether a long test has no parameters, or others than its first ones.
+
+    With names, `thorough("unit")`: others than the first ones of each value of these parameters.
+    """
+    if (mark := item.get_closest_marker("thorough")) is None:
         return False
-    return not _parameters(item) or first.setdefault(_function(item), item.name) != item.name
+    parameters = _parameters(item)
+    kind = (_function(item), *(repr(parameters[name]) for name in mark.args if parameters))
+    return not parameters or first.setdefault(kind, item.name) != item.name
 
 
 def _parameters(item):

@@ -27,17 +27,21 @@ def cases():
     for case in parametrize_with_dp_checks(ESTIMATORS).args[1]:
         estimator, check = case.values
         if check.func is null_checks.check_null_release:
-            # In the first tier once for each fit, which two classes may share, and its second half
-            # for each of its units, of dense or sparse rows, and by each algorithm where the unit
-            # is no row.
+            # In the first tier once for each fit, which two classes may share, with a third of the
+            # data in its first half; and its second half, with half of the data, for each of its
+            # units, of dense or sparse rows, and by each algorithm where the unit is no row.
             cls, unit = type(estimator), settings_of(estimator).unit
             fit = getattr(cls, "_fit_session", cls)
             sparse = get_tags(estimator).input_tags.sparse
             names = () if unit in ("row", "group") else ("algorithm", "n_iter")
             way = fit, unit, sparse, *(getattr(estimator, name, None) for name in names)
-            marks = pytest.mark.deep if fit in seen else pytest.mark.every_way
-            if fit in seen and way not in seen:
-                half = partial(null_checks.check_same_answers, cls.__name__)
+            marks = pytest.mark.deep
+            if fit not in seen:
+                few = partial(null_checks.check_null_release, cls.__name__, every=3)
+                name = case.id.replace("null_release", "few_null_releases")
+                yield pytest.param(estimator, few, id=name, marks=pytest.mark.every_way)
+            elif way not in seen:
+                half = partial(null_checks.check_same_answers, cls.__name__, every=2)
                 name = case.id.replace("null_release", "same_answers")
                 yield pytest.param(estimator, half, id=name, marks=pytest.mark.every_way)
             if (cls, unit) not in seen and estimator.epsilon != np.inf:
@@ -78,16 +82,35 @@ def test_further_ways(estimator, check):
     check(type(estimator).__name__, large)
 
 
+def chosen_ways():
+    """Return one way of each class, unit, adjacency and algorithm that somebody thought of.
+
+    And one further way of each class, unit and adjacency that none of these has.
+    """
+    names = ("algorithm", "method", "solver", "kind", "loss", "normalization")
+    first, seen, further = {}, set(), {}
+    for way in (way for way in ESTIMATORS + FURTHER if way.epsilon != np.inf):
+        kind = type(way), settings_of(way).unit, settings_of(way).adjacency
+        if way in ESTIMATORS:
+            seen.add(kind)
+            first.setdefault((kind, *(getattr(way, name, "") for name in names)), way)
+        elif kind not in seen:
+            further.setdefault(kind, way)
+    return [*first.values(), *further.values()]
+
+
 def ways_and_parts():
-    """Yield ways, and which third of their pairs is tried; deep: all pairs of ways.
+    """Yield ways, and which third of their pairs is tried; deep: all pairs, and most further ways.
 
     The third follows from the name of the way alone: it stays the same where other ways come or go,
     as one of the thirds may hold no pair that is the worst.
     """
+    chosen = chosen_ways()
     for estimator in (way for way in ESTIMATORS + FURTHER if way.epsilon != np.inf):
         name = repr(estimator)
         third = crc32(name.encode()) % 3, 3
-        yield pytest.param(estimator, third, id=name, marks=pytest.mark.every_way)
+        marks = pytest.mark.every_way if estimator in chosen else pytest.mark.deep
+        yield pytest.param(estimator, third, id=name, marks=marks)
         if estimator in ESTIMATORS:
             yield pytest.param(estimator, (), id=f"{name}, all pairs", marks=pytest.mark.deep)
 

@@ -52,10 +52,19 @@ def shape_for(estimator):
         return (3000, estimator.matrix_shape)
     if unit in ("edge", "edge_change", "mixed"):
         return (40, 40)
-    return (60, len(center) if isinstance(center, np.ndarray) else 8)
+    users = getattr(estimator, "head_selection", None) is not None  # of ten rows each
+    return (20 if users else 60, len(center) if isinstance(center, np.ndarray) else 8)
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS + TRACE + STREAMS, ids=repr)
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        pytest.param(
+            e, marks=[pytest.mark.deep] * isinstance(e, skdp.DPPersonalizedClassifier), id=repr(e)
+        )
+        for e in ESTIMATORS + TRACE + STREAMS
+    ],
+)
 def test_plan_spends_and_draws_nothing(estimator, monkeypatch):
     """In an open ledger of a tiny budget, without the system's entropy, equal each time."""
 
@@ -84,7 +93,7 @@ def test_plan_spends_and_draws_nothing(estimator, monkeypatch):
         assert plan.required_samples == plan.n_samples and plan.error < 0.01
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.filterwarnings("error")  # numpy's of a single row are not shown
 @pytest.mark.parametrize("model", [skdp.DPRidgeClassifier(classes=[0, 1]), skdp.DPScoreDensity()])
 def test_plan_is_the_same_each_time(model):
@@ -362,6 +371,7 @@ def test_personal_plans_have_values_where_fits_work():
     assert all(math.isfinite(value) for value in (plan.error, plan.score, plan.best))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("facts", [{"levels": 0, "noise": 9}, {"levels": 30, "noise": 2}])
 def test_personal_plans_explain_what_is_stated(facts):
     """Slopes have 1, levels what is stated; the rest of the variance is noise."""
@@ -379,6 +389,7 @@ def test_plans_of_balanced_weights_are_judged_by_balanced_accuracy():
     assert plan.metric.startswith("balanced accuracy")
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_rows_without_entries_have_a_plan():
     plan = skdp.DPRidgeClassifier(classes=[0, 1]).plan(100, 20, nnz=1)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -39,7 +40,8 @@ from tools.places import (
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
-distributed = pytest.importorskip("distributed")
+if find_spec("distributed") is None:
+    pytest.skip("needs distributed", allow_module_level=True)  # whose import takes its time
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +53,8 @@ def here():
 
 @contextmanager
 def started(processes):
+    import distributed
+
     with (
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, processes=processes, dashboard_address=":0"
@@ -253,6 +257,7 @@ def test_an_error_of_a_task_shows_no_value(any_cluster):
     assert not any(re.search(r"31415|broken at", text) for text in story)
 
 
+@pytest.mark.deep
 def test_the_control_an_error_of_plain_dask_shows_a_value(any_cluster):
     with pytest.raises(ValueError, match=r"broken at -?\d"):
         dask.compute(lazy(X).map_blocks(failing("broken at"), meta=np.empty((0, 0))))
@@ -273,8 +278,10 @@ def test_an_error_among_shared_tasks_shows_neither_value_nor_type(error):
 
 
 def test_an_error_of_the_cluster_is_named_without_its_text(monkeypatch):
+    from distributed import KilledWorker
+
     def compute(*args, **kwargs):
-        raise distributed.KilledWorker("a task of 31415", None, 3)
+        raise KilledWorker("a task of 31415", None, 3)
 
     monkeypatch.setattr(dask, "compute", compute)
     with pytest.raises(PrivacyError, match=r"summed \(KilledWorker\)\. Where") as raised:
@@ -311,31 +318,40 @@ def test_a_killed_worker_causes_no_second_release(cluster, tmp_path):
     assert after.faults == []
 
 
-LOST = distributed.client.FutureCancelledError("key", "lost dependencies")
+def lost():
+    from distributed.client import FutureCancelledError
+
+    return FutureCancelledError("key", "lost dependencies")
+
+
+def late():
+    from distributed import TimeoutError
+
+    return TimeoutError()
 
 
 # A trace regression caches numbers of records on the workers: they are computed again.
 LOSSES = {
-    "lost": (skdp.DPPCA(2), (), (3, 12), LOST),
-    "late": (skdp.DPPCA(2), (), (3, 12), distributed.TimeoutError()),
+    "lost": (skdp.DPPCA(2), (), (3, 12), lost),
+    "late": (skdp.DPPCA(2), (), (3, 12), late),
     "of records": (
         skdp.DPTraceRegressor(1, matrix_shape=(4, 2), epsilon=20.0, max_iter=3),
-        (Y,), (8, 30, 45), LOST,
+        (Y,), (8, 30, 45), lost,
     ),
 }  # fmt: skip
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("what", LOSSES)
 def test_data_that_all_workers_lost_are_sent_again(what, monkeypatch):
     """The public matrix of a step cannot be computed again by Dask: the step is, before noise."""
-    model, y, lost_at, error = LOSSES[what]
+    model, y, lost_at, error_of = LOSSES[what]
     true, persist, calls, made = dask.compute, dask.persist, [], []
 
     def compute(*args, **kwargs):
         calls.append(1)
         if len(calls) in lost_at:
-            raise error
+            raise error_of()
         return true(*args, **kwargs)
 
     expected = fitted(model, X, *y)

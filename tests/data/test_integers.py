@@ -254,6 +254,7 @@ def test_wide_map(bits):
         assert np.array_equal(integers.wide_map(grid, high, low, drop), expected)
 
 
+@pytest.mark.thorough("bits", "ratio")
 @pytest.mark.parametrize("bits", [12, 30, 62, 65])
 @pytest.mark.parametrize("scale", [1.0, 1.3])
 @pytest.mark.parametrize(("ratio", "length"), [(1.0, 2**15), (0.3, 2**15), (3.0, 2**4), (1e-7, 9)])

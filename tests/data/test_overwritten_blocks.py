@@ -59,8 +59,9 @@ def outcome(estimator, rows, **options):
     return estimator.releases_, {k: v.astype(np.float32).tolist() for k, v in arrays.items()}
 
 
+@pytest.mark.thorough("estimator")
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("sparse", [True, False])
 @pytest.mark.parametrize("estimator", DECOMPOSITIONS, ids=repr)
 def test_a_fit_keeps_no_array_that_a_source_overwrites(estimator, sparse):
     rows = sp.csr_array(np.where(X > 1, X, 0.0)) if sparse else X
@@ -70,7 +71,8 @@ def test_a_fit_keeps_no_array_that_a_source_overwrites(estimator, sparse):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("unit", ["row", "group"])
+@pytest.mark.thorough("estimator")
+@pytest.mark.parametrize("unit", ["group", "row"])
 @pytest.mark.parametrize("estimator", DECOMPOSITIONS + REGRESSIONS, ids=repr)
 def test_rows_of_another_type_give_the_fit_of_floats(monkeypatch, estimator, unit):
     """They are converted block by block in one buffer; a row that stayed there counted twice."""

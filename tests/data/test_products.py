@@ -97,9 +97,10 @@ def search(k, clip_norm):
     return DPGridSearchCV(pipeline, {"dppca__clip_norm": [clip_norm]})
 
 
+@pytest.mark.thorough("cls")
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("cls", [DPPCA, DPTruncatedSVD, DPIncrementalPCA, search])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_that_a_fit_passes_on_do_not_depend_on_each_other(cls, dtype):
     X = np.random.default_rng(0).standard_normal((150, 37)).astype(dtype)
     model = cls(3, clip_norm=6.0)

@@ -103,7 +103,7 @@ def here():
 # -- rows alone ------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ROWS)
 def test_blocks_of_rows_give_the_bits_of_the_array(name, npy, mapped):
     model, tables = ROWS[name], [X[:1], X[1:500], X[500:]]
@@ -232,6 +232,7 @@ MAPS = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MAPS)
 def test_results_of_dask_blocks_stay_lazy(name, npy, mapped):
     model, y, method = MAPS[name]

@@ -106,6 +106,7 @@ ROUTES = {
 TWO = ("own and a message", "two budgets", "blocks of rows", "sent, then coordinator")  # states
 
 
+@pytest.mark.thorough("route")
 @pytest.mark.parametrize("mode", ["oblivious", "worst_case"])
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_receipt_claims_what_was_opened(route, mode, monkeypatch):

@@ -380,7 +380,7 @@ def test_a_running_stream_is_secret_and_a_released_model_is_free():
     assert not fitted_attributes(clone(pca))
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("options", [{}, {"adjacency": "replace"}, {"center": np.ones(7)}])
 @pytest.mark.parametrize("mechanism", ["sqrt", "tree"])
 def test_goes_on_from_a_checkpoint(tmp_path, mechanism, options):

@@ -177,6 +177,7 @@ def test_bounds_far_wider_than_the_rows_cost_little(width, rng):
     np.testing.assert_allclose(pca.mean_, rows.mean(axis=0), atol=0.1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("far", [1.0, 30.0, 1000.0])
 @pytest.mark.parametrize(
     "estimator", [DPPCA(2), DPPCA(2, center="none"), DPPCA(5), DPTruncatedSVD(2)], ids=repr
@@ -197,6 +198,7 @@ def test_a_clip_norm_that_rows_have_stays():
         assert estimator.set_params(clip_norm=1.0, epsilon=0.5).fit(X).clip_norm_ == 1.0
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize(
     "estimator", [DPPCA(1, epsilon=0.15), DPTruncatedSVD(1, epsilon=0.3)], ids=repr
@@ -210,6 +212,7 @@ def test_a_clip_norm_far_too_large_costs_too_few_rows_little(estimator, rng):
     assert np.mean(found) > 0.6
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_entries_are_cut_to_the_bounds(form, rng):
@@ -364,6 +367,7 @@ def test_their_dtype_and_shape():
         refuses(ValueError, "'n_samples' must be an int", pca.sample, bad)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("n", "below"), [(50, 1.0), (3000, 0.0)])
 def test_a_small_spectrum_below_its_noise_is_zero_and_said(n, below, rng):
     """Four columns show all eigenvalues: without a threshold noise had ratios of .9."""

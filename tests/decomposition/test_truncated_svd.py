@@ -117,8 +117,9 @@ def graph(n=60, seed=0):
     return np.triu(A, 1), np.triu(A, 1) + np.triu(A, 1).T
 
 
+@pytest.mark.thorough("unit")
 @pytest.mark.parametrize("unit", ["edge", "edge_change", "mixed"])
-@pytest.mark.parametrize("container", [np.asarray, sp.csr_array, sp.csc_matrix])
+@pytest.mark.parametrize("container", [sp.csr_array, np.asarray, sp.csc_matrix])
 def test_units_of_pairs_equal_scikit_learn_on_the_symmetric_matrix(container, unit):
     upper, A = graph()
     ours = exact(container(upper), 4, **of_unit(unit, unit_bound=(-9.0, 9.0)))
@@ -129,6 +130,7 @@ def test_units_of_pairs_equal_scikit_learn_on_the_symmetric_matrix(container, un
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 @pytest.mark.parametrize("floor", [1, 5, 12])
 def test_interactions_equal_scikit_learn_on_normalised_rows(floor, delta):
@@ -511,6 +513,7 @@ def test_wide_dense_rows_are_screened_where_their_sums_show_one_sign(rng):
         assert ("gram" in names) is not alone
 
 
+@pytest.mark.deep
 def test_dense_rows_far_from_0_are_measured_about_their_mean(rng):
     """Their distance from 0 costs no accuracy, also where a clip norm is given."""
     few = rng.standard_normal((2000, 3)) @ rng.standard_normal((3, 10))
@@ -737,6 +740,7 @@ def test_degrees_show_what_the_noise_of_flips_takes_from_the_leading_vector(rng)
     assert held > 0.72 and abs(said - held) < 0.1
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("unit", ["entry", "interaction", "edge"])
 def test_what_stands_above_the_noise_needs_no_word(unit):
     half = np.arange(200) < 100

@@ -148,7 +148,7 @@ def test_every_dropout_pattern_in_every_order(n, first):
         check_pattern(choices[number % len(choices)], (first, *rest), X)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("seed", range(6))
 def test_dropouts_on_a_circulant_graph(seed):
     rng = np.random.default_rng(seed)

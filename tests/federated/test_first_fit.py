@@ -316,8 +316,9 @@ def nothing_of(original):
     return lambda self, term, shape, step: np.zeros(shape, np.int64 if step else np.float64)
 
 
+@pytest.mark.thorough("name")
 @pytest.mark.parametrize("name", HONEST)
-@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("adjacency", ["replace", "add_remove"])
 def test_one_user_moves_an_answer_no_further_than_its_bound(name, adjacency):
     """Whatever arrays pass the checks: bounds are those of the users' query."""
     estimator = DPPersonalizedRegressor(1, adjacency=adjacency)
@@ -372,13 +373,14 @@ HALF = DPPersonalizedRegressor(1, epsilon=0.5, target_bounds=(-10, 10))
 
 def test_a_fit_is_charged_to_an_open_ledger():
     """The server's and, where they are in the same process, those of the clients."""
-    server, clients = FederatedRounds(ALONE, CONFIG), clients_of(ALONE)
+    few = [people(8, seed) for seed in range(S)]
+    server, clients = FederatedRounds(ALONE, CONFIG), clients_of(ALONE, few)
     with PrivacyLedger(mu=9) as ledger:
         server.fit(plain_sum(clients), n_features=D)
     mine, *others = ledger.entries
     assert (mine.estimator, mine.unit, mine.state) == ("DPPersonalizedRegressor", "group", "fitted")
     assert [(fit.estimator, fit.unit) for fit in others] == [("PersonalizedClient", "group")] * S
-    sums = plain_sum(clients_of(ALONE))
+    sums = plain_sum(clients_of(ALONE, few))
     with pytest.raises(BudgetExceededError), PrivacyLedger(epsilon=0.5, delta=1e-5) as ledger:
         server.fit(sums, n_features=D)
     assert ledger.entries == ()

@@ -42,6 +42,7 @@ def federated(R, adjacency="add_remove", **params):
         return server.fit(plain_sum(clients), n_features=R.shape[1], sparse=True, **public), clients
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_the_fit_over_clients_is_the_central_one_with_more_noise(split, adjacency):
     train, test = split

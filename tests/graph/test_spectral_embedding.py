@@ -60,7 +60,7 @@ def test_an_embedding_of_noise_says_so(algorithm, normalization):
 # -- utility -----------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("normalization", ["degree", "laplacian"])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("seed", range(3))
@@ -79,6 +79,7 @@ def test_leading_eigenvectors_as_they_are(two_blocks):
     assert model.eigenvalues_ == pytest.approx([120.0, 60.0], rel=0.25)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("normalization", ["degree", "laplacian"])
 def test_pure_differential_privacy_of_one_component(normalization):
     A, labels = make_block_graph(400, 2, 60.0, 120.0, random_state=0)
@@ -273,6 +274,7 @@ def messages():
     return np.triu(rng.poisson(means), 1).astype(float), labels
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")  # bounds
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_weights_without_bounds_of_which_one_changes_by_one(messages, normalization):
@@ -315,7 +317,7 @@ def test_many_groups_are_found_in_one_release(normalization):
     assert agreement(products, labels) < 0.3
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_a_large_budget_shows_the_graph_itself(normalization):
     A, _ = groups_of([67, 67, 66], 0.5, 0.1)

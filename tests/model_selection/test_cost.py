@@ -123,6 +123,7 @@ TOTALS = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.NoSignalWarning")
 @pytest.mark.parametrize("step", ["", "pca__"])
 def test_a_search_over_epsilon_outside_a_ledger_says_once_that_fits_add_up(step):

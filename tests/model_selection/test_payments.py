@@ -255,10 +255,11 @@ def failing_search(**params):
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.FitFailedWarning", "ignore:One or more|.*a signal needs"
 )
-@pytest.mark.parametrize("error_score", [np.nan, "raise"])
+@pytest.mark.parametrize("error_score", ["raise", np.nan])
 def test_what_a_search_left_over_ends_with_its_fit(error_score):
     """Inside the block too: charges for fits on folds do not cover later fits on all rows."""
     search, inside = failing_search(error_score=error_score), []

@@ -554,6 +554,7 @@ def test_what_is_private_inside_a_step_is_not_said_to_be_missing():
     assert "fitted by a step that is not verified" in told and "no step is private" not in told
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (0.5, 1.0, 2.0)])
 def test_one_budget_for_all_steps(weights):

@@ -223,7 +223,7 @@ OF_WORDS = [
     *((step, lambda _: categories(), ["C"]) for step in CATEGORICAL),
     *((step, lambda _: texts(), ["C"]) for step in TEXT),
     (WORD_COLUMN, lambda _: words(), ["C"]),
-    (OF_FRAMES, lambda _: frames(), ["C"]),
+    pytest.param(OF_FRAMES, lambda _: frames(), ["C"], marks=pytest.mark.deep),
 ]
 
 
@@ -432,6 +432,7 @@ def test_frames_are_scored_as_arrays_whatever_else_they_hold(monkeypatch):
     assert _proven.fast_map(unnamed, X, "reconstruct") is None
 
 
+@pytest.mark.thorough("step")
 @pytest.mark.parametrize(
     "step", [RowClipper(2.0), PublicScaler((-3.0, 3.0)), DPStandardScaler(bounds=(-3, 3))]
 )
@@ -480,7 +481,9 @@ HEADS = [
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("head", "output"), [*((head, None) for head in HEADS), (HEADS[-1], "pandas")]
+    ("head", "output"),
+    [(HEADS[0], None), (HEADS[-1], "pandas")]
+    + [pytest.param(HEADS[i], None, marks=pytest.mark.deep) for i in range(1, 6)],
 )
 def test_proven_steps_before_a_model_are_scored_in_a_batch(head, output, monkeypatch):
     """Each loss is that of its row alone, bit for bit; a row that fails has none."""
@@ -550,6 +553,7 @@ TYPES = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", TYPES)
 def test_types_that_follow_from_all_rows_are_scored_row_by_row(kind):
@@ -578,6 +582,7 @@ def test_rows_of_many_columns_are_not_joined_behind_proven_steps(monkeypatch):
     assert _proven.fast_map(model, X, "predict") is None
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("form", [pd.DataFrame, np.asarray])
 def test_texts_between_steps_are_scored_as_they_are_predicted(form):
@@ -595,7 +600,7 @@ def test_texts_between_steps_are_scored_as_they_are_predicted(form):
 @pytest.mark.parametrize("public", [{}, {"clip_norm": 2.0}, {"bounds": (-4.0, 4.0)}])
 def test_regressions_are_scored_as_they_predict_rows_that_lie_far_out(public, rng):
     """Predictions clip entries and scale rows down: so does the scored model."""
-    X = rng.standard_t(1.5, (400, 4))
+    X = rng.standard_t(1.5, (200, 4))
     y = X @ [1.0, 2.0, 0.0, 1.0]
     models = [
         DPRidge(epsilon=9.0, target_bounds=(-9, 9), **public).fit(X, y),
@@ -603,7 +608,7 @@ def test_regressions_are_scored_as_they_predict_rows_that_lie_far_out(public, rn
         DPRidgeClassifier(classes=[0, 1], epsilon=9.0, **public).fit(X, y > 0),
     ]
     if not public:
-        users = np.arange(400) // 4
+        users = np.arange(200) // 4
         models += [
             DPPersonalizedRegressor(1, epsilon=9.0, target_bounds=(-9, 9))
             .fit(X, y, users)
@@ -619,5 +624,5 @@ def test_regressions_are_scored_as_they_predict_rows_that_lie_far_out(public, rn
         mapped = _proven.fast_map(model, X, "predict")
         found = mapped(X)
         np.testing.assert_allclose(found, model.predict(X), rtol=1e-9, atol=1e-9)
-        alone = [mapped(X[i : i + 1]) for i in range(50)]
-        np.testing.assert_array_equal(np.concatenate(alone), found[:50])
+        alone = [mapped(X[i : i + 1]) for i in range(10)]
+        np.testing.assert_array_equal(np.concatenate(alone), found[:10])

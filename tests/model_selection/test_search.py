@@ -237,6 +237,7 @@ def test_groups_are_routed_to_a_search_behind_other_steps():
     assert [step.privacy_spent_.unit for _, step in pipe.steps] == ["group", "group"]
 
 
+@pytest.mark.deep
 def test_estimators_have_a_score_of_their_own(rng):
     """Otherwise an error would ask for bounds of a loss that a new user does not know."""
     A = 50 + rng.standard_normal((4000, 3)) * [10.0, 3.0, 1.0]
@@ -256,6 +257,7 @@ def test_estimators_have_a_score_of_their_own(rng):
     assert search.best_score_ == pytest.approx(-error, abs=0.2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("strategy", ["compose", "random_stopping"])
 def test_a_choice_within_the_noise_says_so(strategy):
     """With bounds that are far too wide, all scores were -0.0, and ranks differed from them."""
@@ -511,8 +513,9 @@ class Printing:
     on_fit_task_begin = on_fit_task_end = teardown = setup
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-@pytest.mark.parametrize("who", ["step", "pipeline"])
+@pytest.mark.parametrize("who", ["pipeline", "step"])
 def test_callbacks_and_printing_do_not_count_the_runs(who, capsys):
     step = ColumnTransformer([("c", RowClipper(), slice(0, 5))], sparse_threshold=0, verbose=True)
     search = ridge_search(step, {"ridge__alpha": [1.0, 2.0]}, strategy="random_stopping")

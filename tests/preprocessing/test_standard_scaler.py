@@ -79,7 +79,7 @@ def test_a_warning_names_the_unit_that_it_counts():
     assert "groups must differ" in messages_of(fit, columns()[:40, :2], groups=groups)[0]
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("wide", [4.0, 400.0])
 def test_public_bounds_far_too_wide_cost_little(wide):
     """Columns are found within them; rare values within suitable bounds need no warning."""
@@ -98,6 +98,7 @@ def test_moments_within_public_bounds_have_about_the_budget_of_those_within_lear
     assert public["moments"] > 0.9 * learnt["moments"]
 
 
+@pytest.mark.thorough("bounds")
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("bounds", [(0.0, 1e-60), (1e16, 1e16 + 4), (-4.0, 4.0)])
 @pytest.mark.parametrize("place", [0.25, 1.0, 1e3])
@@ -112,6 +113,7 @@ def test_means_lie_in_narrow_public_bounds(bounds, place):
     assert np.all((scaler.scale_ < 2 * half) | (scaler.scale_ == 1))  # 1: none is seen
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_sparse_rows_within_public_bounds_have_the_scales_of_dense_ones():
     S = sp.csr_array(np.random.default_rng(0).uniform(5.0, 6.0, (800, 3)))  # all is stored
@@ -157,7 +159,7 @@ def hard_columns(n, rng):
     ]).astype(float)  # fmt: skip
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("n", [50, 400, 20000])
 @pytest.mark.parametrize("epsilon", [0.5, 3.0])
 def test_hard_columns_are_never_blown_up(n, epsilon):
@@ -175,7 +177,7 @@ def test_hard_columns_are_never_blown_up(n, epsilon):
 # -- sparse rows ----------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of seeds
 @pytest.mark.parametrize("kind", [sp.csr_array, sp.csc_matrix])
 @pytest.mark.parametrize("bounds", ["auto", (-2.0, 3.0)])
@@ -247,6 +249,7 @@ def test_scales_of_rare_dummies_are_learnt():
         assert np.abs(np.log2(scaler.scale_ / X.std(axis=0))).mean() < most
 
 
+@pytest.mark.deep
 def test_a_column_too_far_from_zero_is_said_and_the_remedy_holds():
     rows = np.random.default_rng(0).standard_normal((1500, 2)) + [1e5, 1e9]
     with pytest.warns(UtilityWarning, match=r"of 1 of 2 columns \(1\) that may .* far too large"):

@@ -850,11 +850,11 @@ def place_in_words(place):
 
 
 def _params():
-    """Yield fits in memory, and what a file does of itself; deep: the others; slow: all lines."""
+    """Yield the release, in memory and in a file, and clients; deep: others; slow: all lines."""
     for case in CASES:
-        again = case[1] in ("file", "checkpoint") and case[0] not in ("release", "sketches", ENDS)
-        later = again or case[0] == "search"
-        yield pytest.param(case, False, marks=[pytest.mark.deep] * later, id=" ".join(case))
+        first = case[0] == "release" or case[1] == "client" or case == (ENDS, "file")
+        marks = [] if first else [pytest.mark.deep]
+        yield pytest.param(case, False, marks=marks, id=" ".join(case))
         yield pytest.param(case, True, marks=pytest.mark.slow, id=" ".join(case) + " all lines")
 
 
@@ -872,5 +872,5 @@ def test_a_fault_at_a_line(case, every):
             for name, place, found in tried(case, folder, every)
             for what in found
         ]
-        gc.collect()  # what was struck at its end says so here
+        gc.collect(1)  # what was struck at its end says so here; what is older is of other tests
     assert not wrong, "\n".join(wrong)

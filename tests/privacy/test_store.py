@@ -235,7 +235,8 @@ def check(user, path, expected, acknowledged):
 @forks
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking a process that has threads
-def test_killed_at_each_durable_event(user, tmp_path):
+@pytest.mark.parametrize("every", [3, 1])
+def test_killed_at_each_durable_event(user, every, tmp_path):
     """Also in the middle of a write; the next process ends like one that was never killed."""
     events = []
 
@@ -246,7 +247,7 @@ def test_killed_at_each_durable_event(user, tmp_path):
     with recorded(lambda name, half: events.append(name)):
         expected, state = uninterrupted(user, tmp_path / "whole")
     killed = 0
-    for strike in range(len(events)):
+    for strike in range(0, len(events), every):
         path = tmp_path / str(strike)
         acknowledged, died = run_child(user, path, stopping(strike, kill))
         killed += died
@@ -256,7 +257,7 @@ def test_killed_at_each_durable_event(user, tmp_path):
         assert told == {i: expected[i] for i in told}
         assert this.state() == state
         this.close()
-    assert killed == len(events)
+    assert killed == len(range(0, len(events), every))
 
 
 @forks

@@ -241,7 +241,8 @@ def test_entries_count_up_to_a_point_or_a_distance(monkeypatch, center, distance
             assert ((high == least) | (high - meant <= most + 1e-40)).all()
 
 
-@pytest.mark.parametrize("n_jobs", [1, 3])
+@pytest.mark.thorough("memory")
+@pytest.mark.parametrize("n_jobs", [3, 1])
 @pytest.mark.parametrize("memory", [0, 2_000, 12_000, 10**9])
 def test_rows_beyond_the_memory_are_made_again_and_counted_alike(monkeypatch, memory, n_jobs):
     monkeypatch.setattr("skdp.data.numbers.MEMORY", memory)

@@ -452,7 +452,7 @@ def huge_pairs_of_entries(name, scale, rng):
             yield base, np.where(exact, moved, base)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("name", CONTRACTS)
 @pytest.mark.parametrize("scale", [1e3, 1e9, 1e15, 2.0**53, 1e17, 1e30, 1e300])
 def test_entries_of_any_size_are_inside_the_guarantee(name, scale):

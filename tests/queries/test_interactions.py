@@ -67,7 +67,9 @@ def worst_ratio(ask, adjacency, floor, l1=False, n=N):
     return moved if l1 else np.linalg.norm(changes, axis=1).max() / bound.l2_steps(STEP)
 
 
-@pytest.mark.parametrize("floor", [1, 2, 3, 5, 20])
+@pytest.mark.parametrize(
+    "floor", [1, 2, 20, *(pytest.param(floor, marks=pytest.mark.deep) for floor in (3, 5))]
+)
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_gram_pairs_and_counts(adjacency, floor):
     for name in ("gram", "pairs", "counts"):
@@ -90,7 +92,7 @@ def test_product(adjacency, floor):
     assert 0.95 <= max(realised(X, adjacency, floor) / l2 for X, l2 in bounds) <= 1 + 1e-9
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_ritz_product_and_trace(adjacency):
     for X in list(public_matrices())[:4]:
@@ -101,7 +103,7 @@ def test_ritz_product_and_trace(adjacency):
     assert reached <= worst_ratio(lambda q: q.ritz(np.eye(N)), adjacency, 2) <= 1.0
 
 
-@pytest.mark.parametrize("n_kept", [1, 2, 3])
+@pytest.mark.parametrize("n_kept", [1, 2, pytest.param(3, marks=pytest.mark.deep)])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_kept_items(adjacency, n_kept):
     """A swap with an item that is not kept is one interaction more or less among the kept ones.

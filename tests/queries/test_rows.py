@@ -157,7 +157,7 @@ def few_units(each):
         x = math.sqrt(t) * V[:, 0] + math.sqrt(1 - t) * OUTSIDE[0]
         rows += [x, 2 * math.sqrt(t) * V[:, 0] - x]
     for first, second in ((V[:, 0], V[:, 1]), (np.eye(D)[0], np.eye(D)[2])):
-        turned = (math.cos(a) * first + math.sin(a) * second for a in np.linspace(0, math.pi, 7))
+        turned = (math.cos(a) * first + math.sin(a) * second for a in np.linspace(0, math.pi, 5))
         rows += [length * x for x in turned for length in (1.0, 2.0)]
     return [np.tile(x, (each, 1)) for x in rows]
 

@@ -91,7 +91,13 @@ def largest_ratio(unit, sketch, pairs, mu=0.2):
     return out
 
 
-@pytest.mark.parametrize(("name", "adjacency", "kind"), CASES)
+@pytest.mark.parametrize(
+    ("name", "adjacency", "kind"),
+    [
+        pytest.param(*case, marks=[pytest.mark.deep] * (case[0] == "row" and case[2] in KINDS[1:3]))
+        for case in CASES
+    ],
+)
 def test_exact_norms_of_a_matrix_hold_and_are_reached(name, adjacency, kind):
     unit, rng = unit_of(name, adjacency), np.random.default_rng(0)
     for sketch in maps_of(kind) + maps_of(kind, "dense", unit=name):

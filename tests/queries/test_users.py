@@ -153,6 +153,7 @@ def largest_changes(answers):
     return np.linalg.norm(answers, axis=1).max(), max(pairs)
 
 
+@pytest.mark.thorough("name")
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bad_user_contributes_zeros(name, bad, rng):

@@ -186,6 +186,7 @@ def test_the_map_is_the_filter(factors):
     assert list(model.get_feature_names_out()[:2]) == ["dprecommender0", "dprecommender1"]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("unit", ["row", "interaction"])
 def test_blocks_of_rows(factors, unit, tmp_path):
     """Files, dense or sparse, and arrays in memory give the same fit."""

@@ -234,7 +234,8 @@ def test_codes_among_the_entries_do_not_spoil_heads(share, code, rng):
             assert np.allclose(one.predict(rows, theirs), expected)
 
 
-@pytest.mark.parametrize("far", [30.0, 1e3, 1.6e9])
+@pytest.mark.thorough
+@pytest.mark.parametrize("far", [1.6e9, 30.0, 1e3])
 def test_where_columns_lie_makes_no_difference(far):
     """A year, a height in millimetres, a time in seconds."""
     users = Users(1200, d=6, m=8)
@@ -339,6 +340,7 @@ def test_users_have_own_units_unless_all_columns_have_shown_theirs():
     assert model.score(X[held], y[held], users[held]) > 0.9
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_the_published_model_of_few_users_predicts_their_level(rng):
     """The first search fails with 60 users; without a second one the median error is above 300."""
@@ -357,7 +359,7 @@ def test_one_column_has_one_component(rng):
     assert model.score(X, (1 + users % 3) * X[:, 0], groups=users) > 0.99
 
 
-@pytest.mark.parametrize("d", [1, 6])
+@pytest.mark.parametrize("d", [6, pytest.param(1, marks=pytest.mark.deep)])
 def test_few_users_do_not_count_as_many_because_of_noise(d, monkeypatch, rng):
     """The noise of their number is known from that of the ranks released with it."""
     X, y, seen = rng.standard_normal((90, d)), 100 + rng.standard_normal(90), []
@@ -749,6 +751,7 @@ def test_a_rare_class_is_said_to_be_predicted_of_hardly_any_row(rng):
         model.fit(X, y)  # nobody has a head, but a model of all was found
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_new_users_get_what_labels_of_all_users_show():
     """A column tells the level of a user, so that no user's own rows show what it does for all."""
@@ -771,6 +774,7 @@ def test_new_users_get_what_labels_of_all_users_show():
     assert any(seen)
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_new_users_get_the_likeliest_class_where_users_are_few(rng):
     """One of ten labels is the other class: 40 users show that, but neither columns nor numbers."""
@@ -800,6 +804,7 @@ def test_classes_are_public():
 # -- parameters ------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("labels", [False, pytest.param(True, marks=pytest.mark.deep)])
 def test_too_few_users_for_the_budget(labels, rng):
     """Regressor and classifier say so once; a clear model of all is not doubted."""
@@ -826,6 +831,7 @@ def test_too_few_users_for_the_budget(labels, rng):
             model.public_copy()
 
 
+@pytest.mark.deep
 def test_a_scale_that_is_raised_for_far_targets_hides_no_model():
     """The part of chance is proportional to the deviation of the targets, not to their bounds."""
     rng, users = np.random.default_rng(0), np.repeat(np.arange(300), 4)
@@ -862,6 +868,7 @@ def test_tiny_rows_of_one_user_cause_no_warning(kind, rng):
     assert np.isfinite(model.predict(X, groups=groups)).all()
 
 
+@pytest.mark.deep
 def test_rare_dummies_have_no_scale_next_to_a_centre_that_is_off():
     rng, users = np.random.default_rng(0), np.repeat(np.arange(400), 9)
     X = (rng.random((3600, 6)) < 0.08).astype(float)

@@ -94,7 +94,8 @@ def test_shifts_and_units_do_not_matter(shift, units):
     assert classes.score(X, y > np.median(y)) > 0.95
 
 
-@pytest.mark.parametrize("shift", [300.0, 1_000.0])
+@pytest.mark.deep
+@pytest.mark.parametrize("shift", [1_000.0, 300.0])
 def test_columns_and_targets_thousands_of_deviations_from_zero_count(shift):
     """Longitudes in one city, and the seconds of a day."""
     X, y = data(20_000)
@@ -104,6 +105,7 @@ def test_columns_and_targets_thousands_of_deviations_from_zero_count(shift):
     assert DPRidge(epsilon=3).fit(X, times).score(X, times) > score - 0.03
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("epsilon", [30.0, 1000.0])
 def test_nearly_equal_columns_are_separated_as_the_noise_vanishes(epsilon, rng):
     x, z = rng.standard_normal((2, 20_000))
@@ -113,6 +115,7 @@ def test_nearly_equal_columns_are_separated_as_the_noise_vanishes(epsilon, rng):
     assert model.score(X, y) > 0.7 and model.privacy_spent_.mu > math.sqrt(epsilon) / 2
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_a_search_among_few_rows_has_up_to_twice_its_share():
     """But the caller's, and no more where nothing would be found; all sum to the budget."""
@@ -133,6 +136,7 @@ def test_a_search_among_few_rows_has_up_to_twice_its_share():
     np.testing.assert_allclose(parts, [0.39, 0.2, 0.2, 0.2], atol=1e-6)
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("part", [0.08, 0.99])
 def test_a_second_search_leaves_budget_for_the_cut_and_for_the_model(part):
@@ -233,6 +237,7 @@ def test_many_targets_and_bounds_for_each():
     assert np.all(low >= 0) and np.all(high <= 1) and np.all(high - low > 0.9)
 
 
+@pytest.mark.deep
 def test_a_far_intercept_costs_nothing_if_the_bounds_are_known():
     X, y = data(20000)
     with seeded_entropy(0):
@@ -288,6 +293,7 @@ def test_target_bounds_far_wider_than_the_targets_cost_little(ends):
     assert model.score(X, y) > 0.9 and low >= ends[0] and high <= ends[1]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("centered", [True, False])
 def test_less_noise_truncates_fewer_targets(centered):
     """Each by itself: at three scales a third of amounts were cut at any epsilon, others hardly."""
@@ -300,6 +306,7 @@ def test_less_noise_truncates_fewer_targets(centered):
     assert cut[0][0] > cut[1][0] > cut[2][0] and cut[1][0] < 0.02 and cut[2][1] < 0.002
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("loose", [1.0, 100.0])
 @pytest.mark.parametrize("centered", [True, False])
 def test_public_bounds_are_where_entries_are_cut_and_do_not_set_the_noise(loose, centered):
@@ -321,6 +328,7 @@ def test_public_bounds_are_where_entries_are_cut_and_do_not_set_the_noise(loose,
     assert classes.score(X, labels) > 0.9
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_columns_that_fill_their_bounds_or_are_not_found_keep_them(rng):
     """What is learnt replaces public bounds only where it is narrower; they guess the scale."""
@@ -341,6 +349,7 @@ def test_columns_that_fill_their_bounds_or_are_not_found_keep_them(rng):
     assert 3 <= beyond.feature_bounds_[0][1] <= beyond.feature_bounds_[1][1] <= 4
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_dummies_are_no_wider_because_of_bounds(rng):
     """Those that were not found were as wide as even numbers in them, and hardly counted."""
@@ -354,6 +363,7 @@ def test_dummies_are_no_wider_because_of_bounds(rng):
     assert exact.score(X, y) > 0.45 and exact.feature_bounds_[1].max() <= 1
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("linear", "epsilon"), [(False, 3.0), (True, 30.0)])
 def test_slopes_go_as_far_as_long_rows_say(linear, epsilon):
     """Predictions clip large entries if effects are not linear, and do not if they are."""
@@ -383,6 +393,7 @@ def test_rows_that_the_fit_weighs_down_are_shortened_in_predictions():
         np.testing.assert_allclose(model.predict(rows), longest, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("bounds", [None, (-1e60, 1e60), (-1e-40, 1e-40)])
 def test_predictions_of_numbers_that_a_dtype_hardly_holds_are_finite(bounds):
@@ -407,6 +418,7 @@ def texts(n=6000, d=4096, words=15, seed=0):
     return normalize(sp.csr_array((np.ones(columns.size), places), shape=(n, d))), y
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("categories", [4, 40])
 def test_sparse_tables_of_numbers_and_dummies_are_learnt(categories, rng):
     """Few columns as dense rows; more stay sparse, those in other units than most in theirs."""
@@ -425,6 +437,7 @@ def test_sparse_tables_of_numbers_and_dummies_are_learnt(categories, rng):
     assert (units[d:] > 500).all() and (model.center_[d] == 0) == (categories == 40)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_predictions_keep_the_mean_where_long_rows_have_large_targets(form, rng):
     """Counts of words, and the length of the text: rows of large norm have small weights."""
@@ -504,6 +517,7 @@ def test_classes_that_differ_a_little_in_many_columns(n_classes, least):
     assert np.count_nonzero(model.coef_) > 2000
 
 
+@pytest.mark.thorough("epsilon")
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PartialSignalWarning")
 @pytest.mark.parametrize("epsilon", [1.0, 30.0])
 @pytest.mark.parametrize("wide", [False, True])
@@ -524,6 +538,7 @@ def test_targets_that_rows_do_not_explain_warn(wide, epsilon, rng):
     assert blind.privacy_spent_.epsilon == 0.1  # the charge does not depend on it
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.NoSignalWarning")
 def test_classes_of_few_wide_rows_are_not_lost_where_noise_is_small(rng):
     """Chance grows with the columns that stand clear of noise, and is guessed too large of counts.
@@ -600,6 +615,7 @@ def test_classes_of_wide_rows_that_lie_across_common_factors():
     assert model.score(X[2000:], y[2000:]) > 0.9
 
 
+@pytest.mark.thorough("n_classes")
 @pytest.mark.filterwarnings("ignore:.*no noise|.*classes from y:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -636,6 +652,7 @@ def test_skewed_columns_and_targets_lose_little(rng):
         assert model.score(X, y) > best - 0.02
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_many_columns_of_which_few_entries_differ_from_zero_are_learnt(rng):
     """Their moments are known up to a factor where noise covers them; entries lie far out."""
@@ -655,7 +672,7 @@ def test_rare_dummies_are_learnt(rng):
     assert DPRidgeClassifier(classes=range(5)).fit(X, y).score(X, y) > 0.85
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("bounds", [None, (0, 1)])
 def test_effects_of_rare_dummies_are_not_overstated(bounds, rng):
     """Ones lie 6 scales out: the fit sees 3.5 of them, and predictions went on to 5."""
@@ -682,7 +699,7 @@ def test_fits_that_lose_more_than_half_say_so(rng):
     assert len(lost) > 30 and lost.count(False) <= 6
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("public", [{"clip_norm": 2.0}, {}, {"bounds": (-3.0, 4.0)}], ids=str)
 def test_a_released_number_of_rows_says_how_far_rows_and_targets_count(public):
     """The budget lets 40 records go through all releases, those of the model included."""

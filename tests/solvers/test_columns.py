@@ -46,6 +46,7 @@ class _Ranks:
         return self.entries.noisy(ranks, share, length * self.entries.noise / np.sqrt(share))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [None, 2000.0])
 @pytest.mark.parametrize("centered", [True, False])
 @pytest.mark.parametrize("shares", [(0.2, 0.06), (0.1, 0.4)])
@@ -78,7 +79,8 @@ def test_columns_are_found_however_far_from_zero(distance, rng):
     assert found.center_found.all()  # or targets there would have no model
 
 
-@pytest.mark.parametrize("unit", [1.0, 1e3, 1e6, 1e9])
+@pytest.mark.thorough
+@pytest.mark.parametrize("unit", [1e9, 1.0, 1e3, 1e6])
 def test_times_since_1970_are_found_beside_other_columns(unit):
     """Up to nanoseconds, as pandas stores them: then all questions may lie below the median."""
 
@@ -93,6 +95,7 @@ def test_times_since_1970_are_found_beside_other_columns(unit):
         assert found.center_found[6] and abs(np.log2(found.deviation[6] / X[:, 6].std())) < 1
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("noise", [6.0, 40.0])
 def test_a_median_between_clear_ranks_may_be_in_the_last_log2_bin(noise, rng):
     """Beside dummies the first questions leave several bins, however many rows there are."""
@@ -112,6 +115,7 @@ def test_a_median_beyond_what_was_searched_is_not_seen(part, rng):
     assert not found.center_found.any() and np.all(found.within > 250)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("noise", "n"), [(8.0, 400), (16.0, 100)])
 def test_a_centre_that_many_rows_leave_uncertain_is_near_enough_for_a_model(noise, n):
     """With few rows it is not: the scale may be the distance of the entries from it."""
@@ -145,7 +149,7 @@ def test_seconds_are_found_next_to_columns_of_real_tables():
     assert max(abs(found.center[7] - 1.7e9) for _, found in seconds) < 3e4
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("ones", [0.7, 0.9])
 def test_dummies_of_which_most_are_one_lie_at_one(ones):
     """A point below 1 whose rank is small by chance, or a closer look at 1, loses more of them."""

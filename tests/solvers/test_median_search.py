@@ -91,6 +91,7 @@ def test_the_number_of_questions_is_fixed():
         assert 0 < level < math.inf and needed > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("bins", "most"), [(range(-10, 10), 0.15), (range(-20, 39), 0.53), (range(-43, 63), 0.85)]
 )

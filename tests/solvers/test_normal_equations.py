@@ -205,6 +205,7 @@ def data(n_classes, n=600, d=4):
     return rng.standard_normal((n, d)) + 0.5 * y[:, None] * np.arange(d), y
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "case", [(0, 0, 0, 36, 40), (0, 1, 0, 0, 8), (0, 1, 1, 0, 8), (1, 1, 0, 36, 40)]
 )
@@ -250,6 +251,7 @@ def test_products_apart_say_what_one_moment_says(n_classes):
     assert noisy.noise == 5.0 / math.sqrt(2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("noise", [0.0, 1.0, 3.0, 10.0])
 def test_the_penalty_of_a_flat_solution_does_not_shorten_it(noise):
     """Least squares along what it finds, by the moments without noise, have a slope of about 1."""

@@ -262,6 +262,7 @@ def test_axes_are_chosen_where_nothing_but_the_diagonal_can_be_read(rng):
     assert set(np.flatnonzero(found.any(axis=1))) == {0, 1, 2, 3}
 
 
+@pytest.mark.thorough("size")
 @pytest.mark.parametrize("size", [2.0**140, 2.0**-140])
 @pytest.mark.parametrize("n", [150, 700])
 def test_moments_of_any_size_are_read(n, size, rng):

@@ -109,6 +109,7 @@ def test_whitening_of_a_known_covariance(noise, rng):
     assert max(np.linalg.norm(left, 2), np.linalg.norm(right, 2)) == pytest.approx(1.0)
 
 
+@pytest.mark.deep
 def test_a_diagonal_design_of_a_million_rows_is_a_vector(rng):
     sizes = rng.uniform(1.0, 2.0, 10**6)
     left, right, *_ = whitening(np.append(sizes, sizes.sum()), (10**6, 1), 20.0, 0.0)

@@ -192,6 +192,7 @@ def lines(estimator):
     return [line.name for line in fitted.releases_]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("estimator", WAYS[:-1], ids=repr)
 def test_these_take_another_way(estimator):
     """Or, where a solver is named, the same way in other blocks."""
@@ -211,14 +212,14 @@ def test_keeps_its_promise_beyond_every_size(estimator, check):
 
 # What takes more columns, rows or budget than other ways have, and a line of what it releases.
 LARGER = {
-    "one sign": (skdp.DPTruncatedSVD(1, clip_norm=3.0, epsilon=30.0), 101, 40, "tangent_product"),
-    "sums alone": (skdp.DPTruncatedSVD(1, clip_norm=3.0, epsilon=0.1), 101, 40, "row_sum"),
-    "sparse columns": (skdp.DPRidge(epsilon=30.0), 101, 40, "regression_moments"),
-    "two cuts": (skdp.DPRidge(epsilon=1000.0), 5, 100, "cut_gain"),
     "graded entries": (
         skdp.DPTruncatedSVD(privacy_unit="entry", algorithm="one_shot", epsilon=10.0, delta=0.0),
         5, 40, "full_matrix",
     ),
+    "one sign": (skdp.DPTruncatedSVD(1, clip_norm=3.0, epsilon=30.0), 101, 40, "tangent_product"),
+    "sums alone": (skdp.DPTruncatedSVD(1, clip_norm=3.0, epsilon=0.1), 101, 40, "row_sum"),
+    "sparse columns": (skdp.DPRidge(epsilon=30.0), 101, 40, "regression_moments"),
+    "two cuts": (skdp.DPRidge(epsilon=1000.0), 5, 100, "cut_gain"),
     "learnt design": (
         skdp.DPTraceRegressor(
             1, matrix_shape=(2, 2), fit_intercept=False, epsilon=100.0, max_iter=2,

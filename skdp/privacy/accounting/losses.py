@@ -296,31 +296,33 @@ def _law(weights: SketchParts) -> tuple[FloatArray, FloatArray, float]:
         values, chances, missing = np.ones(1), np.ones(1), 0.0
         for d in degrees:
             more, also, tail = _chi_square(d)
-            values, chances = _gathered(np.multiply.outer(values, more), chances, also)
+            values, chances = _gathered(np.multiply, values, more, chances, also)
             missing += tail
-        points, mass = _gathered(np.add.outer(points, weight * values), mass, chances)
+        points, mass = _gathered(np.add, points, weight * values, mass, chances)
         beyond += weight * missing
     return points, mass, beyond
 
 
 def _gathered(
-    values: FloatArray, first: FloatArray, second: FloatArray
+    combine: np.ufunc, a: FloatArray, b: FloatArray, first: FloatArray, second: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Move the atoms of a sum or product to an even grid, each to its two neighbours.
+    """Move the atoms of a sum, or of a product of sizes, to an even grid: to their two neighbours.
 
     The mean of each atom is kept, so the mean of a convex function can only grow.
     """
-    flat, mass = values.ravel(), np.multiply.outer(first, second).ravel()
-    if flat.size <= _GRID:
-        return flat, mass
-    low, high = float(flat.min()), float(flat.max())
-    step = (high - low) / (_GRID - 1)
-    place = (flat - low) / step
-    index = np.minimum(place.astype(np.intp), _GRID - 2)
-    upper = np.clip(place - index, 0.0, 1.0)
-    grid = np.bincount(index, mass * (1 - upper), _GRID)
-    grid += np.bincount(index + 1, mass * upper, _GRID)
-    return np.asarray(low + step * np.arange(_GRID), np.float64), np.asarray(grid, np.float64)
+    if a.size * b.size <= _GRID:
+        return combine.outer(a, b).ravel(), np.multiply.outer(first, second).ravel()
+    low, high = (float(combine(end(a), end(b))) for end in (np.min, np.max))
+    step, grid = (high - low) / (_GRID - 1), np.zeros(_GRID)
+    rows = max(1, 4 * _GRID // b.size)  # a few at a time, which stay in the processor's cache
+    for i in range(0, a.size, rows):
+        place = (combine.outer(a[i : i + rows], b).ravel() - low) / step
+        mass = np.multiply.outer(first[i : i + rows], second).ravel()
+        index = np.minimum(place.astype(np.intp), _GRID - 2)
+        upper = np.clip(place - index, 0.0, 1.0)
+        grid += np.bincount(index, mass * (1 - upper), _GRID)
+        grid += np.bincount(index + 1, mass * upper, _GRID)
+    return np.asarray(low + step * np.arange(_GRID), np.float64), grid
 
 
 @cache

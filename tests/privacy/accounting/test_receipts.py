@@ -24,6 +24,7 @@ def test_a_usual_promise_needs_no_caution():
     assert "Caution" not in str(skdp.DPPCA(1).plan(400, 3))
 
 
+@pytest.mark.deep
 def test_a_large_epsilon_is_stated_by_plans_reports_and_fits():
     pca = skdp.DPPCA(1, epsilon=100.0, clip_norm=1.0)
     assert "e^100 times as likely with one row" in str(pca.plan(400, 3))
@@ -32,6 +33,7 @@ def test_a_large_epsilon_is_stated_by_plans_reports_and_fits():
         skdp.DPPCA(1, epsilon=1e6, clip_norm=4.0).fit(X)
 
 
+@pytest.mark.deep
 def test_a_large_delta_is_said_where_the_number_of_rows_is_public():
     said = "delta=0.01 is too large: publishing one random row of 400"
     assert said in str(skdp.DPPCA(1, delta=0.01).plan(400, 3))

@@ -137,6 +137,7 @@ def charge_all_day(path, size, pipe):
         book.settle(key, (Loss("gaussian", size),), "fitted")
 
 
+@pytest.mark.deep
 @forks
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_eight_processes_that_are_killed_never_exceed_the_budget(path):

@@ -201,7 +201,7 @@ ACTS = [*[World.fit] * 5, World.shares, World.search, World.runs, World.process]
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking a process that has threads
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-@pytest.mark.parametrize("trees", [range(8), range(8, 80)], ids=["some", "many"])
+@pytest.mark.parametrize("trees", [range(4, 8), [*range(4), *range(8, 80)]], ids=["some", "many"])
 def test_no_neighbour_pays_more_than_the_ledger_says(trees, tmp_path):
     taken = 0
     for tree in trees:

@@ -54,6 +54,7 @@ def test_workers_refuse_fits_without_a_charge(in_workers):
     assert in_workers(None, pca().fit, partial(SCORER, model)) == ["fitted"] * 3
 
 
+@pytest.mark.deep
 def test_workers_charge_the_file(tmp_path, in_workers):
     assert in_workers(None, None) == ["fitted"] * 2
     with PrivacyLedger(2, 1e-6, path=tmp_path / "a.ledger") as ledger:

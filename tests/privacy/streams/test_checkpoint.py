@@ -59,6 +59,7 @@ def test_goes_on_where_it_was(kind, epsilon, tmp_path):
     refuses(PrivacyError, "of the gaussian budget", group.session.charge_skipped, 0.1)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("asked", [True, False])
 def test_files_are_bounded(asked, tmp_path, monkeypatch):
     """A snapshot, requested or due to the size of the acts, replaces the acts before it."""
