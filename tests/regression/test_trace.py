@@ -141,10 +141,13 @@ def test_few_records_lower_the_rank():
 
 
 @pytest.mark.deep
-def test_outliers_do_little():
+@pytest.mark.parametrize("epsilon", [2.0, 16.0, 64.0])
+def test_outliers_do_little(epsilon):
+    """One percent of targets is broken: clip norms that rare targets raise do not hold them."""
     X, y, M = sample(6000)
     y[:60], X[30:60] = 1e6, 1e3 * X[30:60]
-    assert error(DPTraceRegressor(epsilon=2.0, random_state=0).fit(X, y), M) < 0.12
+    fits = (DPTraceRegressor(epsilon=epsilon, random_state=seed).fit(X, y) for seed in range(3))
+    assert max(error(model, M) for model in fits) < 0.12
 
 
 @pytest.mark.thorough
@@ -189,7 +192,8 @@ def test_infinite_epsilon_is_least_squares_of_low_rank():
     one = DPTraceRegressor(delta=0.0, epsilon=math.inf, solver="spectral_init")
     for few, z, value in ((X[:1], [1e30], 1e30), (np.full_like(X, 3.0), y, y.mean())):
         with pytest.warns(UtilityWarning):  # no entry has a scale
-            assert math.isclose(one.fit(few, z).intercept_, value)
+            found = one.fit(few, z).intercept_  # the mean of targets cut at six scales
+        assert math.isclose(found, value, abs_tol=1e-3)
 
 
 @pytest.mark.deep
