@@ -17,7 +17,6 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import check_array, check_X_y, column_or_1d, validate_data
 
 from skdp import _validation
-from skdp._validation import feature_names as feature_names
 from skdp.data import blocks
 from skdp.data.histories import binary_rows
 from skdp.data.stored_rows import BlockFiles, DaskRows, map_rows, whole_rows

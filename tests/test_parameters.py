@@ -188,7 +188,7 @@ SAID = {
     ],
     skdp.DPPersonalizedRegressor: [
         ({"delta": 0.0}, "pure differential privacy"),
-        ({"budget_split": {"subspace": 1}}, "whitener"),
+        ({"budget_split": {"subspace": 1}}, "columns"),
         ({"group_column": "who"}, "group_column"),
     ],
     skdp.DPStandardScaler: [

@@ -22,7 +22,7 @@ from skdp._limits import CACHED, FloatArray, IntArray
 from skdp.data import blocks, stored_rows
 from skdp.data.factorisations import exponents, times_powers
 from skdp.data.integers import mixed_words
-from skdp.data.views import Arrays, Columns, Groups, InTurn, Memory
+from skdp.data.views import Arrays, Columns, Groups, InTurn, Memory, means_of
 
 # Rows with their columns (targets, labels), whether in memory, in files or on Dask workers.
 #
@@ -485,4 +485,11 @@ def one_each(batches: Iterable[Batch], *, targets: bool = False) -> Iterator[Flo
     for batch in batches:
         taken = batch._source._targets_of if targets else batch._source._rows_of
         values = taken(batch._at[:, :1], batch.good)[:, 0]
+        yield np.where(batch.good[:, None], values, np.nan)
+
+
+def mean_targets(batches: Iterable[Batch]) -> Iterator[FloatArray]:
+    """Yield the mean of the targets of each user, in the units of the data; NaN of a bad user."""
+    for batch in batches:
+        values = means_of(batch._source._targets_of(batch._at, batch.good))[:, 0]
         yield np.where(batch.good[:, None], values, np.nan)

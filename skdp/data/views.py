@@ -390,12 +390,16 @@ def rows_and_targets(
 def mean_targets(blocks: Iterable[Groups]) -> Iterator[Groups]:
     """Yield groups whose rows all have the mean target of their group."""
     for block in blocks:
-        parts = block.targets.reshape(block.shape[0], block.each, -1) / block.each
-        with np.errstate(all="ignore"):  # a warning would reveal the largest float
-            # Sums in order of size: no bit depends on other groups, or on the order of rows.
-            means = np.add.accumulate(np.sort(parts, axis=1), axis=1)[:, -1:]
-        y = np.broadcast_to(means, parts.shape).reshape(block.targets.shape)
+        parts = block.targets.reshape(block.shape[0], block.each, -1)
+        y = np.broadcast_to(means_of(parts), parts.shape).reshape(block.targets.shape)
         yield block._replace(columns={**block.columns, "y": y})
+
+
+def means_of(values: NDArray[Any]) -> NDArray[Any]:
+    """Return means along axis 1, summed in order of size: no bit depends on other units."""
+    with np.errstate(all="ignore"):  # a warning would reveal the largest float
+        parts = np.sort(values / values.shape[1], axis=1)
+        return np.asarray(np.add.accumulate(parts, axis=1)[:, -1:])
 
 
 def gains_of_records(blocks: Iterable[Any], cuts: Any, model: Any, scale: Any) -> Iterator[Any]:

@@ -22,7 +22,7 @@ from skdp.privacy.gate.bounds import Ask, Bounded, PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
 from skdp.queries.columns import ColumnQuery, RankQuery
 from skdp.queries.users import UserQuery
-from skdp.solvers.personalization import GlobalModel, Pooled, SecondMoment, UserDirections, View
+from skdp.solvers.personalization import GlobalModel, Pooled, UserDirections, View
 from skdp.solvers.user_heads import HeadRule, Heads, HeadVotes
 
 # Federated fits of personalised models: the requests of the server and the answers of devices.
@@ -89,16 +89,16 @@ class FirstFitUsers(PrivateQuery):
         """Return the query over the targets of one row of each user."""
         return self._users.targets()
 
+    def target_means(self) -> ColumnQuery:
+        """Return the query over the means of each user's targets."""
+        return self._users.target_means()
+
     def pooled_regression_moments(
         self, weight: Any, target_center: Any, target_size: float
     ) -> Bounded:
         """Return the moments X'X and X'y for the global model; each user adds a bounded part."""
         intercept = self._estimator.fit_intercept
         return self._asked(Pooled(weight, target_center, target_size, intercept))
-
-    def feature_second_moment(self) -> Bounded:
-        """Return the sum of the users' second moments of rows, for whitening."""
-        return self._asked(SecondMoment(self.n_features, self._estimator.fit_intercept))
 
     def user_direction_gram(self, *view: Any) -> Bounded:
         """Return the sum of u u' over users, u the unit direction of a user's own fit."""
@@ -238,8 +238,8 @@ SIGNATURES: dict[type, _clients.Signatures] = {
         "columns": (),
         "scaled": (_clients.is_center, is_units, is_units),
         "targets": (),
+        "target_means": (),
         "pooled_regression_moments": (_clients.is_center, _LEVEL, _clients.is_positive),
-        "feature_second_moment": (),
         "user_direction_gram": _VIEW,
         "head_rule_votes": (is_whitener, _given(is_coef), is_level, is_orthonormal, is_rules),
     },

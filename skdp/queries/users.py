@@ -24,7 +24,7 @@ from skdp._limits import WIDER, FloatArray, IntArray
 from skdp.data.blocks import each_part, one_blas_thread, quietly
 from skdp.data.integers import clipped, unit_factors
 from skdp.data.numbers import restricted
-from skdp.data.units import Batch, UserRows, one_each
+from skdp.data.units import Batch, UserRows, mean_targets, one_each
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.sums import Neighbours, SumQuery, summed
@@ -181,6 +181,10 @@ class UserQuery(SumQuery):
         """Return the query over the targets of the same row of each user."""
         rows = restricted(self._source, partial(one_each, targets=True), self.n_outputs)
         return self._derived(ColumnQuery, rows)
+
+    def target_means(self) -> ColumnQuery:
+        """Return the query over the means of each user's targets."""
+        return self._derived(ColumnQuery, restricted(self._source, mean_targets, self.n_outputs))
 
     def scores(self, name: str, local: Local, n: int) -> Bounded:
         """Return n scores for the exponential mechanism; `local` gives one score in [0, 1] each.

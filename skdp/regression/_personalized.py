@@ -144,11 +144,11 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         wrong key lists them.
     target_bounds : pair (low, high) or "auto", default="auto"
         Public bounds of the targets, to which predictions are truncated. In any case, a part of the
-        budget is for the centre and scale of the targets. If these are not found, a second search
-        takes half of the budget of the subspace; a warning says if it fails too.
+        budget is for the centre and scale of the targets. If these are not found, a search among
+        the users' means takes half of the rest; a warning says if it fails too.
     whiten : bool, default=True
-        Whether to release a second moment and whiten the scaled features with it. False is for
-        features without correlations.
+        Whether to whiten the scaled features by their covariance, which the release for the global
+        model holds. False is for features without correlations.
     head_selection : {"private_vote", "subspace", "per_user"}, default="private_vote"
         How users fit their models. "private_vote": by the rule that noisy votes select.
         "subspace": inside the subspace. "per_user": by a mean of all rules, which each user weights
@@ -196,8 +196,8 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         mean.
     global_model_found_ : bool
         Whether the global model exceeds its noise: at least a fifth of it is not noise. If not,
-        users without a model of their own get about the middle of the range, and models of the
-        others start there.
+        users without a model of their own get about the mean of all users, and models of the others
+        start there.
     head_rule_ : HeadRule or None
         The selected rule; None if each user takes a mean of several.
     head_rule_scores_ : Choice

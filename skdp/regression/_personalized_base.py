@@ -174,7 +174,7 @@ class PublicationMixin(FitsElsewhereMixin):
         A user's own model follows from that user's rows all the same. So a fit that has such models
         is silent: only what is for users without one warns.
         """
-        level = "the middle of the targets' range" if self._y_numeric else "the class frequencies"
+        level = "the mean of all users" if self._y_numeric else "the class frequencies"
         if not self.target_scale_found_:
             said, level = "could not find the range of the targets", "a guess"
             remedy = "Use more users or a larger 'epsilon'."
@@ -223,7 +223,7 @@ class PublicationMixin(FitsElsewhereMixin):
         self._check_published()
         public = self._copy()
         if public.group_column is not None:  # a device has no column of users
-            if (names := _inputs.feature_names(self)) is not None:
+            if (names := _validation.feature_names(self)) is not None:
                 public.feature_names_in_ = names
             public.group_column = None
             public.n_features_in_ = public.components_.shape[1]
@@ -234,10 +234,10 @@ class PublicationMixin(FitsElsewhereMixin):
 
 
 def learn_base(estimator, ask, query, shares):
-    """Release location and scale of columns and targets, and the global model.
+    """Release location and scale of columns and targets, and the moments of the global model.
 
     Return the scaling, the number of users, whether the scales of all columns were found, the
-    budget fractions that are left, and the model.
+    budget fractions that are left, the model, and the whitener of scaled rows.
     """
     n = float(query.n_rows) if estimator.adjacency == "replace" else None
     public = {"n": n, "centered": estimator.fit_intercept}
@@ -250,30 +250,36 @@ def learn_base(estimator, ask, query, shares):
         # A wrong scale costs a score one column, and users who start from the model go without it.
         guess = Scaling(columns.center, columns.deviation, np.full(len(limited), CUT))
         scaling = scaling._replace(center=np.where(limited, scaling.center, columns.center))
-        size = query.n_features, query.n_outputs, shares["global"]
-        model = personalization.pooled_classes(ask.scaled(*guess), *size, **fitted)
+        size = limited, query.n_outputs, shares["global"]
+        model, whitener = personalization.pooled_classes(ask.scaled(*guess), *size, **fitted)
         coef, level = scaling.of_scaled(*guess.of_raw(model.coef, model.intercept))
-        return scaling, columns.n, shown, shares, model._replace(coef=coef, intercept=level)
+        whitener = whitener * np.where(limited, scaling.scale / guess.scale, 1.0)[:, None]
+        model = model._replace(coef=coef, intercept=level)
+        return scaling, columns.n, shown, shares, model, whitener
     n_noise = 0.0 if n else columns.count_noise()
     public["n"] = columns.n if estimator.fit_intercept else n
     unit, shares = _target_unit(estimator, ask, query.n_outputs, shares, public, n_noise)
     ask = ask.scaled(*scaling)  # columns that have no limit may hold entries of any size
-    model = personalization.pooled_model(ask, limited, unit, shares["global"], **fitted)
-    return scaling, columns.n, shown, shares, model
+    pooled = personalization.pooled_model(ask, limited, unit, shares["global"], **fitted)
+    return scaling, columns.n, shown, shares, *pooled
 
 
 def _target_unit(estimator, ask, p, shares, public, n_noise):
     """Return the unit of targets, and what is left of the budget.
 
-    Users too few to show it hardly show directions either. So half of the share of the subspace
-    goes into a second search: a level of all users is what others are predicted by. Public bounds
+    Users too few to show it hardly show directions or slopes either. So half of what these have
+    goes into a second search, among the users' means, which vary less: their level is what new
+    users are predicted by. Single targets vary more than means: their unit is larger. Public bounds
     are often far wider than the targets, so they only replace a centre that lies outside.
     """
-    find = partial(find_columns, ask.targets(), p, **public)
-    unit = personalization.target_unit(find(shares["targets"]), n_noise)
-    if not unit.found:
-        shares = shares | {"subspace": shares["subspace"] / 2}
-        unit = personalization.target_unit(find(shares["subspace"], far=True), n_noise)
+    found = find_columns(ask.targets(), p, shares["targets"], **public)
+    unit = personalization.target_unit(found, n_noise)
+    far = np.abs(found.center) > FARTHEST * found.scale
+    if not unit.found or (far & ~found.center_found).any():
+        half = {name: shares[name] / 2 for name in ("subspace", "global")}
+        found = find_columns(ask.target_means(), p, math.fsum(half.values()), far=True, **public)
+        unit, shares = personalization.target_unit(found, n_noise), shares | half
+        unit = unit._replace(size=2 * float(found.deviation.max()))
     if bounds := _validation.target_bounds(estimator, p):
         middle, radius = _validation.middle_and_radius(*bounds, centered=estimator.fit_intercept)
         inside = (bounds[0] <= unit.center) & (unit.center <= bounds[1])
@@ -329,13 +335,13 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         A user's labels show its own direction far less well than all labels show a common one.
         """
         shares = {
-            "subspace": 0.45 if self._y_numeric else 0.35,
-            "global": 0.1 if self._y_numeric else 0.2,
-            "columns": 0.1, "whitener": 0.05 * self.whiten,
+            "subspace": 0.45 if self._y_numeric else 0.4,
+            "global": 0.15 if self._y_numeric else 0.2,
+            "columns": 0.1,
             "head": 0.06 * (self.head_selection == "private_vote"),
             "logits": 0.03 * (not self._y_numeric),
             "targets": 0.08 * self._y_numeric,
-        }  # fmt: skip
+        }
         return _validation.check_split(self, {name: x for name, x in shares.items() if x})
 
     # -- fit -------------------------------------------------------------------------------
@@ -453,10 +459,15 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     def _fit_session(self, session, query):
         """Make all releases; returns the public attributes."""
         ask = session.ask(query)
-        scaling, n, shown, shares, model = learn_base(self, ask, query, self._shares())
+        learnt = learn_base(self, ask, query, self._shares())
+        scaling, n, shown, shares, model, whitener = learnt
         ask = ask.scaled(*scaling)
         start = model if self._y_numeric else None  # logits of all users are not those of one
-        whitening, view, shared = self._subspace(ask, scaling.scale, shares, start)
+        whitening = (whitener if self.whiten else np.eye(len(whitener))) / scaling.scale[:, None]
+        # The same bits as in `_public_heads`, so that arrays cached for the vote are used again.
+        view = self._view(whitening * scaling.scale[:, None] if self.whiten else None, start)
+        size = query.n_features, self.n_components, shares["subspace"]
+        shared = personalization.direction_start(ask, view, *size)
         # Without an intercept all users that can have a direction.
         n = n if self.fit_intercept else shared.count
         if self.adjacency == "replace":
@@ -500,17 +511,6 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     def _view(self, whitener, base):
         """How users preprocess their rows, from public parameters and attributes."""
         return personalization.View(whitener, self.fit_intercept, self._loss_name(), base)
-
-    def _subspace(self, ask, scale, shares, base):
-        d, whitener = len(scale), np.eye(len(scale))
-        if self.whiten:
-            rows = personalization.SecondMoment(d, self.fit_intercept)
-            whitener = personalization.whitener_of(rows.asked(ask, share=shares["whitener"]))
-        whitening = whitener / scale[:, None]
-        # The same bits as in `_public_heads`, so that arrays cached for the vote are used again.
-        view = self._view(whitening * scale[:, None] if self.whiten else None, base)
-        start = view, d, self.n_components, shares["subspace"]
-        return whitening, view, personalization.direction_start(ask, *start)
 
     # -- heads -----------------------------------------------------------------------------
 

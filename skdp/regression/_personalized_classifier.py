@@ -40,8 +40,8 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         Budget fraction of each release. The keys depend on the other parameters; an error for a
         wrong key lists them.
     whiten : bool, default=True
-        Whether to release a second moment and whiten the scaled features with it. False is for
-        features without correlations.
+        Whether to whiten the scaled features by their covariance, which the release for the global
+        model holds. False is for features without correlations.
     head_selection : {"private_vote", "subspace", "per_user"}, default="private_vote"
         How users fit their models. "private_vote": by the rule that noisy votes select.
         "subspace": inside the subspace. "per_user": by a mean of all rules, which each user weights

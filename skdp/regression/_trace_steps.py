@@ -9,7 +9,7 @@ from skdp._limits import CLEAR
 from skdp.data.views import RecordForm
 from skdp.queries.columns import ColumnQuery
 from skdp.regression._measurements import searches_covariance
-from skdp.solvers.columns import find_center
+from skdp.solvers.columns import CUT, find_center
 from skdp.solvers.postprocess import denoised
 from skdp.solvers.trace import TraceFacts, median_steps, zero_fit
 from skdp.solvers.verdict import calibration
@@ -132,7 +132,8 @@ def release_center(estimator, session, placed, share, n, *, far=False):
     """
     targets = placed.column("y", RecordForm(as_columns, 1).alone, 1)
     query = ColumnQuery(targets, adjacency=session.adjacency, n_jobs=estimator.n_jobs)
-    return find_center(session.ask(query), share, n, far=far)
+    cut = math.inf if session.budget.exact else CUT
+    return find_center(session.ask(query), share, n, far=far, cut=cut)
 
 
 def remedy_of(n, needed, shape):

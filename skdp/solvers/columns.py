@@ -413,16 +413,16 @@ class Center(NamedTuple):
     found: bool
 
 
-def find_center(ask: AsksColumns, share: float, n: float, *, far: bool) -> Center:
+def find_center(ask: AsksColumns, share: float, n: float, *, far: bool, cut: float) -> Center:
     """Return the centre and the standard deviation of a single column, robust to far entries.
 
     A rank search finds a first centre; the mean about it has noise in proportion to the scale of
     the column, not to its distance from 0, which may be a thousand standard deviations. However
     small the noise is, up to a tenth of the entries that differ from the centre count as far, and
-    are cut at `CUT` scales: they may be broken.
+    are cut at `cut` scales: they may be broken.
     """
     found = find_columns(ask, 1, 0.75 * share, n, far=far, tails=False)
-    radius = np.minimum(found.radius(found.sums_noise(1 / 3)), CUT * found.scale)
+    radius = np.minimum(found.radius(found.sums_noise(1 / 3)), cut * found.scale)
     about = release_moments(ask, found.center, radius, found.n, 0.25 * share)
     noise = np.where(found.found, radius * about.noise_scale / about.n, math.inf)
     value = float((found.center + denoised(about.mean - found.center, noise))[0])

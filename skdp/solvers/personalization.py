@@ -26,6 +26,7 @@ from skdp.solvers import local_fits
 from skdp.solvers.columns import CUT, FARTHEST, FoundColumns
 from skdp.solvers.linalg import signal_share, symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.linear_regression import NormalEquations, normal_equations, solve_normal_equations
+from skdp.solvers.postprocess import denoised
 from skdp.solvers.scaling import Scaling, digest
 
 # The global model: a linear model of all users, from which their own models start.
@@ -426,38 +427,49 @@ class Pooled(GramMessage):
 
 def pooled_model(
     ask: AsksUsers, found: NDArray[np.bool_], unit: TargetUnit, share: float, *, intercept: bool
-) -> GlobalModel:
-    """Release the users' mean moments of rows, targets and a bias column; return the linear model.
+) -> tuple[GlobalModel, FloatArray]:
+    """Release the users' mean moments of rows, targets and a bias column.
 
-    A column whose scale was not found is left out. A usual row has norm 1.
+    Return the linear model, and the whitener of rows. A column whose scale was not found is left
+    out of both. A usual row has norm 1.
     """
     d, p = len(found), len(unit.center)
     weight = found / math.sqrt(d)
     equations, shown = _pooled_equations(ask, weight, unit, share, CUT * math.sqrt(p), intercept)
+    whitener = _whitener_on(found, equations)
     if not (shown and unit.found):  # the number of users or the location of y is noise
-        return GlobalModel(np.zeros((d, p)), unit.center, own_means=not unit.found, found=False)
+        level = unit.center
+        if shown and intercept:
+            noise = equations.cross_noise / (equations.weight * equations.bias)
+            level = level + denoised(equations.target_mean, noise)
+        nothing = GlobalModel(np.zeros((d, p)), level, own_means=not unit.found, found=False)
+        return nothing, whitener
     solution = solve_normal_equations(equations, 0.0)
     # A model of which noise hides more than this predicts new users no better than a constant does.
     kept = solution.above_noise & (solution.lost <= 0.8)
     coef, level = solution.coefficients * weight[:, None], solution.intercepts + unit.center
-    return GlobalModel(coef, level, found=bool(kept.all()))
+    return GlobalModel(coef, level, found=bool(kept.all())), whitener
 
 
-def pooled_classes(ask: AsksUsers, d: int, p: int, share: float, *, intercept: bool) -> GlobalModel:
-    """Release the same moments of indicators of classes; return a linear model of logits.
+def pooled_classes(
+    ask: AsksUsers, found: NDArray[np.bool_], p: int, share: float, *, intercept: bool
+) -> tuple[GlobalModel, FloatArray]:
+    """Release the same moments of indicators of classes; return a model of logits, and a whitener.
 
     All columns count, so their rows should be scaled by estimates of all columns. Probabilities
     about 1/q of q classes change by (q - 1)/q^2 with a logit. Without a model the logits are those
     of the class frequencies, which noise shrinks: few users still show which class is likeliest.
     """
-    q, weight = max(p, 2), np.full(d, _WEIGHT / math.sqrt(d))  # a row counts as much as its label
+    d, q = len(found), max(p, 2)
+    weight = np.full(d, _WEIGHT / math.sqrt(d))  # a row counts as much as its label
     unit = TargetUnit(np.full(p, 1 / q), math.sqrt(q - 1) / q, True)
     equations, shown = _pooled_equations(ask, weight, unit, share, math.sqrt(q), intercept)
+    whitener = _whitener_on(found, equations)
     solution = solve_normal_equations(equations, 0.0)
     if shown and solution.likely.any():  # the scores of one class may be as they are by chance
         slope = q * q / (q - 1)
         coef = solution.coefficients * weight[:, None]
-        return GlobalModel(slope * coef, slope * solution.intercepts)
+        return GlobalModel(slope * coef, slope * solution.intercepts), whitener
     mean, logits = equations.target_mean, np.zeros(p)
     if intercept:
         noise = p * float(equations.cross_noise[0] / (equations.weight * equations.bias)) ** 2
@@ -467,7 +479,7 @@ def pooled_classes(ask: AsksUsers, d: int, p: int, share: float, *, intercept: b
         frequencies = np.clip(frequencies, least, 1 - least)
         logits = np.log(frequencies)
         logits -= np.log(1 - frequencies) if p == 1 else logits.mean()
-    return GlobalModel(np.zeros((d, p)), logits, found=False)
+    return GlobalModel(np.zeros((d, p)), logits, found=False), whitener
 
 
 def _pooled_equations(
@@ -491,15 +503,24 @@ def _pooled_equations(
     return equations._replace(square=square), bool(shown)
 
 
-# The whitener and the subspace that users share, from one direction of each user.
+def _whitener_on(found: NDArray[np.bool_], equations: NormalEquations) -> FloatArray:
+    """Return the whitener of the columns `found`; it leaves the others as they are."""
+    whitener, columns = np.eye(len(found)), np.ix_(found, found)
+    if found.any():
+        moment = Answer(equations.scatter[columns], math.sqrt(2) * equations.noise)
+        whitener[columns] = whitener_of(moment)
+    return whitener
+
+
+# The whitener, and the subspace that users share, from one direction of each user.
 
 
 def whitener_of(released: Answer) -> FloatArray:
     """Return M^(-1/2) of a released second moment M, mean 1.
 
     What differs from a multiple of the identity is shrunk by the share of it that noise explains
-    (three standard deviations of it), and eigenvalues stay above the edge of the noise that is
-    left: with few users nothing is whitened.
+    (three standard deviations of it), and eigenvalues stay above those of the noise that is left,
+    whose root mean square is half of their edge: with few users nothing is whitened.
     """
     M, noise = released.value, released.noise_scale
     d = len(M)
@@ -511,25 +532,10 @@ def whitener_of(released: Answer) -> FloatArray:
     shrink = signal_share(total, noise_square)
     if shrink == 0.0 or mean <= 0.0:
         return np.eye(d)
-    edge = max(shrink * symmetric_noise_edge(noise, d), 1e-3 * mean)
+    least = max(shrink * symmetric_noise_edge(noise, d) / 2, 1e-3 * mean)
     values, vectors = of_public(np.linalg.eigh, mean * np.eye(d) + shrink * (change + change.T) / 2)
-    W = (vectors * np.maximum(values, edge) ** -0.5) @ vectors.T
+    W = (vectors * np.maximum(values, least) ** -0.5) @ vectors.T
     return np.asarray(W / (np.trace(W) / d))
-
-
-@dataclass(frozen=True)
-class SecondMoment(GramMessage):
-    """A user's rows, own means taken off."""
-
-    d: int
-    intercept: bool
-
-    name = "feature_second_moment"
-    public = ()
-
-    def __call__(self, batch: local_fits.UserBatch) -> FloatArray:
-        """Return the rows."""
-        return local_fits.centred(batch.X) if self.intercept else batch.X
 
 
 def count_directions(values: FloatArray, noise_scale: float, n: float) -> int:

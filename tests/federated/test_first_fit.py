@@ -164,8 +164,8 @@ def test_drop_outs_at_every_step_over_secure_sums():
 
 
 STEPS = [
-    "count", "column_centered_ranks", "pooled_regression_moments", "feature_second_moment",
-    "user_direction_gram", "head_rule_votes",
+    "count", "column_centered_ranks", "pooled_regression_moments", "user_direction_gram",
+    "head_rule_votes",
 ]  # fmt: skip
 
 
@@ -215,7 +215,6 @@ HONEST = {  # of users who are seen
     "user_direction_gram": (EYE, COEF, LEVEL),
     "head_rule_votes": (EYE, COEF, None, LINE, RULES),
     "pooled_regression_moments": (ONE, LEVEL, 1.0),
-    "feature_second_moment": (),
 }
 LIES = [
     ("user_direction_gram", (EYE[:2], COEF, LEVEL)),
@@ -243,7 +242,7 @@ LIES = [
     ("head_rule_votes", (EYE, None, LEVEL, LINE, RULES)),
     ("pooled_regression_moments", (ONE[1:], LEVEL, 1.0)),
     ("pooled_regression_moments", (ONE, LEVEL, -1.0)),
-    ("feature_second_moment", (ONE,)),
+    ("target_means", (ONE,)),
     *[("grid", (points,)) for points in (ONE, np.ones((D, 1001)), np.full((D, 2), np.nan))],
     ("_asked", (ONE,)),
     ("grams", ()),

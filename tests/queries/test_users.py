@@ -42,15 +42,17 @@ def contributions(p):
     heads = user_heads.Heads(view, U, model)
     rules = user_heads.all_rules(shared.Shared(U, 0.1, 1.0), view)[::7]
     return {
-        "second_moment": starts.SecondMoment(D, False).asked,
-        "scaled": lambda q: starts.SecondMoment(D, True).asked(
+        "scaled": lambda q: starts.UserDirections(view, D).asked(
             q.scaled(np.ones(D), SCALE, 9 * SCALE)
         ),
         "votes": starts.UserDirections(view, D).asked,
         "head_votes": user_heads.HeadVotes(heads, rules).asked,
-        "pooled_classes": lambda q: base.pooled_classes(Recorder(q), D, p, 1.0, intercept=True),
+        "pooled_classes": lambda q: base.pooled_classes(Recorder(q), FOUND, p, 1.0, intercept=True),
         "target_ranks": lambda q: (
             q.targets().distances(np.zeros(p), np.ones((p, 1))).ranks(np.zeros(p, int))
+        ),
+        "target_mean_ranks": lambda q: (
+            q.target_means().grid(np.full((p, 1), -0.1)).ranks(np.zeros(p, int))
         ),
         "target_places": lambda q: q.targets().grid(np.full((p, 1), -0.1)).ranks(np.zeros(p, int)),
         "pooled": lambda q: base.pooled_model(

@@ -187,10 +187,11 @@ def test_heads_beat_the_model_of_all_and_that_beats_the_mean(unit):
     """Targets about 150 deviations from 0, columns of units 1/1000 to 1000."""
     shops = Shops(2000)
     shops.X, shops.y = shops.X * np.logspace(-3, 3, 5), unit * shops.y
-    own, public, mean = shops.losses(DPPersonalizedRegressor(2))
-    assert own < 0.93 * public < 0.93 * 0.85 * mean
-    few = shops.losses(DPPersonalizedRegressor(2), shops.few)
-    assert few[0] < 1.01 * few[1] and few[1] < 0.85 * few[2]
+    for few, least in (False, 0.93), (True, 1.03):  # rows of users with few rows, or of all
+        some = shops.few if few else True
+        fits = [shops.losses(DPPersonalizedRegressor(2), some) for _ in range(5)]
+        own, public, mean = np.median(fits, axis=0)
+        assert own < least * public and public < 0.85 * mean
 
 
 @pytest.mark.thorough
@@ -393,7 +394,7 @@ def test_a_public_copy_says_so_where_users_share_no_model_and_only_there():
     with seeded_entropy(4):
         model.fit(*users.all)
     assert model.score(users.X, users.y, users.groups) > 0.6 and not model.global_model_found_
-    with pytest.warns(UtilityWarning, match="the middle of the targets' range"):
+    with pytest.warns(UtilityWarning, match="the mean of all users"):
         model.public_copy()
     with seeded_entropy(4):
         model.fit(users.X, users.y + users.X[:, 0], groups=users.groups)  # warnings are errors
@@ -486,7 +487,7 @@ def test_memory_grows_with_the_rows_of_a_user_not_with_their_square(rng):
 
 
 def test_budget_split():
-    split = {"targets": 60, "whitener": 1, "subspace": 1, "head": 1, "global": 1, "columns": 1}
+    split = {"targets": 60, "subspace": 1, "head": 1, "global": 1, "columns": 1}
     lines = seeded(budget_split=split).releases_
     even = [line for line in lines if line.name not in ("column_centered_ranks", "count")]
     assert len({round(line.loss.value, 9) for line in even}) == 1

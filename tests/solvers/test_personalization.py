@@ -315,5 +315,5 @@ def test_a_model_of_which_noise_hides_most_is_not_found():
     ask = SimpleNamespace(grams=lambda *_, share: Answer(moments, 1.0))
     for product, found in ((1.1, True), (0.76, False)):
         moments[:-1, -1] = moments[-1, :-1] = product
-        model = shared.pooled_model(ask, np.ones(60, bool), unit, 1.0, intercept=False)
+        model, _ = shared.pooled_model(ask, np.ones(60, bool), unit, 1.0, intercept=False)
         assert model.found == found and model.coef.any()

@@ -292,7 +292,7 @@ def _record_pairs(estimator):
 
 @register_pairs(PersonalizedBase)
 def _user_pairs(estimator):
-    """Add or replace a user with large targets: every message of theirs is at its bound."""
+    """Add a user with large targets, or put one with small targets in its place: at most bounds."""
     k = estimator.n_components if isinstance(estimator.n_components, int) else 2
     d, rng = max(4, k + 2), np.random.default_rng(0)
     classes = getattr(estimator, "classes", None)
@@ -307,7 +307,7 @@ def _user_pairs(estimator):
     if estimator.adjacency == "replace":
         X, y = 3 * rng.standard_normal((8, d)), 1e3 * rng.standard_normal(8)
         X[:, d // 2 :] = 0  # the columns of the other user
-        for other in ((X[:, ::-1], -y), (np.roll(X, d // 2, 1), y)):
+        for other in ((X[:, ::-1], -1e-3 * y), (np.roll(X, d // 2, 1), 1e-3 * y)):
             yield "a user turned", data([*base, (X, y)]), data([*base, other])
         return
     for i in range(3):
