@@ -292,7 +292,7 @@ def _record_pairs(estimator):
 
 @register_pairs(PersonalizedBase)
 def _user_pairs(estimator):
-    """Add a user with large targets, or put one with small targets in its place: at most bounds."""
+    """Add a user with large targets, or replace it by one with small ones: messages at bounds."""
     k = estimator.n_components if isinstance(estimator.n_components, int) else 2
     d, rng = max(4, k + 2), np.random.default_rng(0)
     classes = getattr(estimator, "classes", None)
